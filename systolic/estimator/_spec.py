@@ -1,0 +1,239 @@
+"""What a model function returns, and its reduction to numbers that may be added up over batches.
+
+The model function speaks of examples; this file owns everything that turns examples into scalars: the padding mask,
+the weights, the checks of shapes. All of it happens while the program is traced: a wrong shape costs no compile.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from systolic._errors import InputError
+from systolic.estimator._metrics import Mean, Metric, masked_sums
+from systolic.estimator._mode import Mode
+
+_KNOWN = ("model", "features", "labels", "mode", "params", "key")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class EstimatorSpec:
+    """The result of a model function, per example: the framework reduces.
+
+    loss: one value per example ``[batch]``, or per token and so on ``[batch, ...]``; the objective is its weighted mean
+      over all entries of the global batch. A scalar is taken as it is, where no example of the batch is padding. A
+      dict ``name -> loss`` serves several objectives (one optimizer each). Needed for TRAIN and EVAL.
+    predictions: a pytree of arrays whose first dimension is the batch. Needed for PREDICT.
+    metrics: ``name -> array [batch, ...]`` (reported as its weighted mean) or ``name ->`` :class:`Metric`.
+    weights: None, or an array whose shape is a prefix of the loss's: ``[batch]``, ``[batch, sequence]`` (zero for
+      padded tokens). Also weighs metrics given as plain arrays; a :class:`Metric` brings its own.
+      With a dict of losses, one array for all or a dict of the same names.
+    """
+
+    loss: Any = None
+    predictions: Any = None
+    metrics: Mapping[str, Any] | None = None
+    weights: Any = None
+
+    def metric_objects(self) -> dict[str, Metric]:
+        """The metrics, each a :class:`Metric`: plain arrays have become a :class:`Mean` with the spec's weights.
+
+        To keep something beyond the trace, keep ``type(metric)``: ``reductions`` and ``finalize`` belong to the class,
+        while the object holds this trace's arrays.
+        """
+        table: dict[str, Metric] = {}
+        for name, metric in _metrics_of(self).items():
+            if not isinstance(metric, Metric):
+                metric = Mean(metric, _plain_weights(self, metric, name))
+            metric.label = name
+            table[name] = metric
+        return table
+
+
+def call_model_fn(
+    model_fn: Callable[..., EstimatorSpec],
+    bound: Any,
+    features: Any,
+    labels: Any,
+    mode: Mode,
+    params: Any = None,
+    key: jax.Array | None = None,
+) -> EstimatorSpec:
+    """Call ``model_fn`` with those of ``model, features, labels, mode, params, key`` that its signature names.
+
+    bound: what an adapter's ``bind`` returned (passed as ``model``); params: the user's own settings; key: a PRNG key
+    for this step. Returns the checked spec. InputError if the signature asks for something else, or the result is not
+    an EstimatorSpec of the right shapes for ``mode`` (:func:`check_spec`).
+    """
+    values = dict(zip(_KNOWN, (bound, features, labels, mode, params, key)))
+    positional, keywords = [], {}
+    for name, parameter in inspect.signature(model_fn).parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            keywords.update({known: value for known, value in values.items() if known not in keywords})
+        elif parameter.kind is parameter.VAR_POSITIONAL:
+            continue
+        elif name in values:
+            if parameter.kind is parameter.POSITIONAL_ONLY:
+                positional.append(values.pop(name))
+            else:
+                keywords[name] = values[name]
+        elif parameter.default is parameter.empty:
+            raise InputError(
+                f"model_fn: {_name(model_fn)} asks for a parameter {name!r}; wanted only names among "
+                f"{', '.join(_KNOWN)}. Rename it, or bind it first with functools.partial."
+            )
+    spec = model_fn(*positional, **keywords)
+    return check_spec(spec, mode, batch_size_of(features), _name(model_fn))
+
+
+def batch_size_of(features: Any) -> int | None:
+    """First dimension of the first array in ``features``; None where there is no array."""
+    for leaf in jax.tree.leaves(features):
+        if getattr(leaf, "ndim", 0):
+            return leaf.shape[0]
+    return None
+
+
+def check_spec(spec: Any, mode: Mode, batch_size: int | None, name: str = "model_fn") -> EstimatorSpec:
+    """Return ``spec`` if it has what ``mode`` needs and every first dimension is ``batch_size``; else InputError.
+
+    Shapes are read from abstract values, so it works while tracing. batch_size None leaves sizes unchecked.
+    """
+    if not isinstance(spec, EstimatorSpec):
+        raise InputError(
+            f"model_fn: {name} returned {type(spec).__name__}, wanted an EstimatorSpec. "
+            "Write return sl.EstimatorSpec(loss=..., predictions=..., metrics=...)."
+        )
+    if mode is Mode.PREDICT:
+        if spec.predictions is None or not jax.tree.leaves(spec.predictions):
+            raise InputError(
+                f"model_fn: {name} returned no predictions in mode PREDICT. Set EstimatorSpec(predictions=...) to a "
+                "dict of arrays with one row per example."
+            )
+    elif spec.loss is None or (isinstance(spec.loss, Mapping) and not spec.loss):
+        raise InputError(
+            f"model_fn: {name} returned no loss in mode {mode.name}. Set EstimatorSpec(loss=...) to an array with one "
+            "value per example."
+        )
+    _check_losses(spec, batch_size)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(spec.predictions):
+        _check_rows(leaf, batch_size, f"EstimatorSpec(predictions=...) leaf {jax.tree_util.keystr(path) or 'itself'}")
+    for metric_name, metric in _metrics_of(spec).items():
+        values = metric.values if isinstance(metric, Metric) else metric
+        _check_rows(values, batch_size, f"EstimatorSpec(metrics={{{metric_name!r}: ...}})", scalar=True)
+    return spec
+
+
+def reduce_loss(spec: EstimatorSpec, mask: jax.Array | None, name: str | None = None) -> tuple[jax.Array, jax.Array]:
+    """``(weighted sum, sum of weights)`` of the loss over the real examples; the objective is their ratio.
+
+    Two float32 (or float64) scalars that add up over microbatches, devices and hosts. mask: bool ``[batch]``, true for
+    real examples, or None where all are. name: which entry of a dict of losses. A scalar loss gives ``(loss, 1)``; with
+    a mask it is an InputError, since what padding did to it cannot be undone.
+    """
+    loss, weights = _loss_entry(spec, name)
+    loss = jnp.asarray(loss)
+    loss = loss.astype(jnp.float64 if loss.dtype == jnp.float64 else jnp.float32)
+    return masked_sums(loss, weights, mask, "loss" if name is None else f"loss {name!r}")
+
+
+def _metrics_of(spec: EstimatorSpec) -> Mapping[str, Any]:
+    if spec.metrics is None:
+        return {}
+    if not isinstance(spec.metrics, Mapping):
+        raise InputError(
+            f"EstimatorSpec(metrics=...): got {type(spec.metrics).__name__}, wanted a dict from name to an array per "
+            "example or a sl.metrics.Metric."
+        )
+    for name in spec.metrics:
+        if name == "loss" or name.startswith("loss/"):
+            raise InputError(
+                f"EstimatorSpec(metrics=...): the name {name!r} is taken by the loss, which is always reported. "
+                "Choose another name."
+            )
+    return spec.metrics
+
+
+def _loss_names(spec: EstimatorSpec) -> dict[str, str | None]:
+    """Label under which a loss is reported -> its name for :func:`reduce_loss`."""
+    if spec.loss is None:
+        return {}
+    if isinstance(spec.loss, Mapping):
+        return {f"loss/{name}": name for name in spec.loss}
+    return {"loss": None}
+
+
+def _loss_entry(spec: EstimatorSpec, name: str | None) -> tuple[Any, Any]:
+    losses, weights = spec.loss, spec.weights
+    if losses is None:
+        raise InputError("EstimatorSpec(loss=...): no loss was given. Return an array with one value per example.")
+    if not isinstance(losses, Mapping):
+        if name is not None:
+            raise InputError(
+                f"EstimatorSpec(loss=...): a loss named {name!r} was asked for, but model_fn returned a single loss. "
+                f"Return a dict such as {{{name!r}: ...}}."
+            )
+        return losses, weights
+    if name not in losses:
+        raise InputError(
+            f"EstimatorSpec(loss=...): model_fn returned the losses {sorted(losses)}; wanted one named {name!r}. Name "
+            "the optimizers and the losses alike."
+        )
+    return losses[name], weights.get(name) if isinstance(weights, Mapping) else weights
+
+
+def _check_losses(spec: EstimatorSpec, batch_size: int | None) -> None:
+    for label, name in _loss_names(spec).items():
+        loss, weights = _loss_entry(spec, name)
+        what = "EstimatorSpec(loss=...)" if name is None else f"EstimatorSpec(loss={{{name!r}: ...}})"
+        _check_rows(loss, batch_size, what, scalar=True)
+        if not jnp.issubdtype(jnp.result_type(loss), jnp.floating):
+            raise InputError(f"{what}: got dtype {jnp.result_type(loss)}, wanted a real floating-point array.")
+        if weights is None:
+            continue
+        shape, seen = jnp.shape(loss), jnp.shape(weights)
+        if not seen or seen != shape[: len(seen)]:
+            raise InputError(
+                f"EstimatorSpec(weights=...): got shape {seen} for {label} of shape {shape}; wanted a shape that the "
+                f"loss's begins with{', such as ' + str(shape[:1]) if shape else ''}."
+            )
+
+
+def _check_rows(leaf: Any, batch_size: int | None, what: str, scalar: bool = False) -> None:
+    """InputError unless ``leaf`` is an array of ``batch_size`` rows (or, where allowed, a scalar)."""
+    try:
+        shape = jnp.shape(leaf)
+    except TypeError as error:
+        raise InputError(f"{what}: got {type(leaf).__name__}, wanted an array with one row per example.") from error
+    if scalar and not shape:
+        return
+    if not shape or (batch_size is not None and shape[0] != batch_size):
+        rows = "the batch" if batch_size is None else str(batch_size)
+        raise InputError(
+            f"{what}: got shape {shape}, wanted its first dimension to be {rows}, one row per example. Do not reduce "
+            "over the batch; that is done for you, without the padding."
+        )
+
+
+def _plain_weights(spec: EstimatorSpec, values: Any, name: str) -> Any:
+    """The spec's weights for a metric given as a plain array; a scalar takes none."""
+    weights, shape = spec.weights, jnp.shape(values)
+    if weights is None or isinstance(weights, Mapping) or not shape:
+        return None
+    if jnp.shape(weights) != shape[: jnp.ndim(weights)]:
+        raise InputError(
+            f"EstimatorSpec(metrics={{{name!r}: ...}}): got shape {shape}, which the weights of shape "
+            f"{jnp.shape(weights)} do not fit. Give the metric its own: sl.metrics.Mean(values, weights=...), or "
+            "weights=None for none."
+        )
+    return weights
+
+
+def _name(model_fn: Any) -> str:
+    function = getattr(model_fn, "func", model_fn)
+    return getattr(function, "__name__", type(function).__name__)
