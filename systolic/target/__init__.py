@@ -1,0 +1,35 @@
+"""Targets: the devices a program goes to, what they can do, and the quirks of the TPU compiler.
+
+Public: :class:`Target`, :class:`Hardware`, :data:`HARDWARE`, :func:`known_targets`. The other names are for the floor
+above, which compiles in child processes.
+"""
+
+from systolic.target._hardware import HARDWARE, Hardware
+from systolic.target._libtpu import (
+    compile_devices,
+    compile_mesh,
+    compiler_environment,
+    libtpu_version,
+    prepare_process,
+    quiet_environment,
+    tpu_attached,
+)
+from systolic.target._mesh import arrange, resolve_axes
+from systolic.target._names import known_targets
+from systolic.target._target import Target
+
+__all__ = [
+    "HARDWARE",
+    "Hardware",
+    "Target",
+    "arrange",
+    "compile_devices",
+    "compile_mesh",
+    "compiler_environment",
+    "known_targets",
+    "libtpu_version",
+    "prepare_process",
+    "quiet_environment",
+    "resolve_axes",
+    "tpu_attached",
+]
