@@ -72,7 +72,7 @@ color:var(--soft)}
 .drawing .limit-text{fill:var(--bad)}
 .grid{stroke:var(--grid);fill:none}.axis{stroke:var(--line);fill:none}.track{fill:var(--grid)}
 .line{fill:none;stroke-width:1.8;stroke-linejoin:round;stroke-linecap:round}
-.faint{fill:none;stroke-width:1;opacity:.32;stroke-linejoin:round}
+.faint{fill:none;stroke-width:1;opacity:.42;stroke-linejoin:round}
 .dashed{stroke-dasharray:5 4}
 .area{opacity:.28}
 .limit{stroke:var(--bad);stroke-width:1.5;stroke-dasharray:4 3;fill:none}

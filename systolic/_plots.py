@@ -75,7 +75,7 @@ def line_plot(
         log_y: logarithmic y axis; values that are not positive leave a gap.
         kind: unit of y.
         x_kind: unit of x.
-        smooth: draw a series of 100 points or more faintly, and over it the running mean of a fiftieth of them.
+        smooth: draw a series of 100 points or more faintly, and over it the running mean of a thirtieth of them.
         wide: take the whole width of the page instead of half.
 
     Raises:
@@ -98,7 +98,7 @@ def line_plot(
         for index, (name, runs) in enumerate(lines.items()):
             _draw_line(canvas, runs, index, "faint" if name in smoothed else "line")
             if name in smoothed:
-                means = [running_mean(run, max(3, sum(map(len, runs)) // 50)) for run in runs]
+                means = [running_mean(run, max(9, sum(map(len, runs)) // 30)) for run in runs]
                 _draw_line(canvas, means, index, "line")
             hovers += [(index, name, *p) for p in _hover_points(runs, _HOVERS[size])]
         for index, name, x, y, solid in hovers:  # above every line, or a later line would take the pointer

@@ -230,7 +230,7 @@ def test_one_point_and_constant_series_are_drawn(value, log_y):
 
 
 def test_series_of_unequal_lengths_are_refused():
-    with pytest.raises(ValueError, match="shorter|longer"):
+    with pytest.raises(ValueError, match=r"shorter|longer"):
         line_plot({"a": ([1, 2], [1])}, "x", "y", "t")
     with pytest.raises(ValueError, match="layers have 1 values, x has 2"):
         area_plot([1, 2], {"a": [1]}, "x", "y", "t")

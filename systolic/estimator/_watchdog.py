@@ -1,0 +1,184 @@
+"""Says what a run is stuck at, while it is stuck: phase, time, the state of the input queue, the stack of each thread.
+
+For hangs that no exception reports: an input pipeline that waits for a lock, a host that never joins a collective, a
+compile without end. It does not cure them; with ``abort=True`` it ends the process so that a supervisor can restart it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import io
+import linecache
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import TextIO
+
+from systolic._errors import InputError
+
+ABORT_STATUS = 124  # what timeout(1) uses
+_LIBRARY = str(Path(__file__).resolve().parents[1])
+
+
+class Watchdog:
+    """Watches for ``beat``; reports once per stall, and once more when the stall is over.
+
+    The report is written by a thread of its own, so it comes also while the main thread waits inside compiled code.
+    Should that code hold Python's global lock, no thread can run: then the interpreter's ``faulthandler``, which needs
+    no lock, prints bare stacks after one and a half times the limit (only where ``stream`` is a real file). Its timer
+    is one for the whole process and is the watchdog's while a watchdog runs.
+
+    Args:
+        limit_seconds: a pause between two beats longer than this is a stall.
+        stream: where to report; ``sys.stderr`` at the time of the report, if not given.
+        queue_state: called for one line about the prefetch queue; must not block.
+        limits: seconds for phases that may take longer, by the phase's name.
+        abort: end the process (exit status 124, no clean-up) when a stall has lasted twice its limit.
+
+    Raises:
+        InputError: a limit that is not positive.
+
+    Example:
+        >>> with Watchdog(300.0) as watchdog:
+        ...     for step in range(3):
+        ...         watchdog.beat("train")
+    """
+
+    def __init__(
+        self,
+        limit_seconds: float,
+        stream: TextIO | None = None,
+        *,
+        queue_state: Callable[[], str] | None = None,
+        limits: Mapping[str, float] | None = None,
+        abort: bool = False,
+    ) -> None:
+        self._limit, self._limits = float(limit_seconds), dict(limits or {})
+        for name, limit in {"limit_seconds": self._limit, **self._limits}.items():
+            if not limit > 0:
+                raise InputError(f"Watchdog: {name} is {limit}; it must be a positive number of seconds")
+        self._stream, self._queue_state, self._abort = stream, queue_state, abort
+        self._last = (time.monotonic(), "starting")
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def beat(self, phase: str) -> None:
+        """Say that the run is alive and what it does next; about 100 ns."""
+        self._last = (time.monotonic(), phase)
+
+    def start(self) -> Watchdog:
+        """Begin to watch; the context manager does it for you."""
+        if self._thread is None:
+            self._last = (time.monotonic(), self._last[1])
+            self._ended.clear()
+            self._thread = threading.Thread(target=self._watch, name="systolic-watchdog", daemon=True)
+            self._thread.start()
+        return self
+
+    def close(self) -> None:
+        """End the thread; a second call does nothing."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._ended.set()
+            thread.join()
+
+    def __enter__(self) -> Watchdog:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _watch(self) -> None:
+        reported: tuple[float, str] | None = None
+        wait = 0.0
+        try:
+            while not self._ended.wait(wait):
+                last = self._last
+                limit = self._limits.get(last[1], self._limit)
+                paused = time.monotonic() - last[0]
+                if reported is not None and last is not reported:
+                    self._say(f"systolic: going on after {last[0] - reported[0]:.1f} s in {reported[1]!r}\n")
+                    reported = None
+                if reported is None and paused >= limit:
+                    self._say(self._report(last[1], paused, limit))
+                    reported = last
+                elif reported is not None and self._abort and paused >= 2 * limit:
+                    self._say(f"systolic: no step after {paused:.1f} s in {last[1]!r}: ending the process\n")
+                    os._exit(ABORT_STATUS)
+                due = limit if reported is None else 2 * limit
+                wait = min(max(due - paused, 0.01), limit / 4)
+                self._arm(1.5 * limit + wait)
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+
+    def _arm(self, seconds: float) -> None:
+        stream = self._stream or sys.stderr
+        with contextlib.suppress(AttributeError, io.UnsupportedOperation, ValueError, OSError):  # not a real file
+            stream.fileno()
+            faulthandler.dump_traceback_later(seconds, file=stream)
+
+    def _say(self, text: str) -> None:
+        stream = self._stream or sys.stderr
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # a closed stream must not end the watch
+            stream.write(text)
+            stream.flush()
+
+    def _report(self, phase: str, paused: float, limit: float) -> str:
+        lines = [f"systolic: no progress for {paused:.1f} s (limit {limit:g} s) in phase {phase!r}"]
+        if self._queue_state is not None:
+            try:
+                lines.append(f"  input queue: {self._queue_state()}")
+            except Exception as error:  # the report must come whatever the user's pipeline does
+                lines.append(f"  input queue: unknown ({type(error).__name__}: {error})")
+        lines.append(format_stacks(skip={threading.get_ident()}))
+        ending = f"; the process ends after {2 * limit:g} s" if self._abort else "; waiting on"
+        lines.append(f"systolic: end of report{ending}")
+        return "\n".join(lines) + "\n"
+
+
+def format_stacks(skip: set[int] | None = None) -> str:
+    """Stacks of all Python threads, newest call last; the main thread first.
+
+    The user's frames are shown with their source line; those of this library, of installed packages and of Python's
+    own library take one line without it.
+    """
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    main = threading.main_thread().ident
+    parts = []
+    for ident, frame in sorted(sys._current_frames().items(), key=lambda item: item[0] != main):
+        if ident in (skip or ()):
+            continue
+        parts.append(f"  thread {names.get(ident, 'unknown to Python')!r}:")
+        parts.extend(_format_stack(frame))
+    return "\n".join(parts)
+
+
+def _format_stack(frame: FrameType) -> list[str]:
+    lines = []
+    for at, number in reversed(list(traceback.walk_stack(frame))):
+        path, name = at.f_code.co_filename, at.f_code.co_name
+        place, foreign = _shorten(path)
+        lines.append(f"    {place}:{number} in {name}")
+        source = "" if foreign else linecache.getline(path, number, at.f_globals).strip()
+        if source:
+            lines.append(f"        {source}")
+    return lines
+
+
+def _shorten(path: str) -> tuple[str, bool]:
+    """A path to show, and whether it is library code."""
+    if path.startswith(_LIBRARY + os.sep):
+        return "systolic" + path[len(_LIBRARY) :], True
+    for mark in ("site-packages", "dist-packages"):
+        if mark in path:
+            return path.split(mark, 1)[1].lstrip("/\\"), True
+    standard = os.path.dirname(os.__file__)
+    if path.startswith(standard + os.sep):
+        return path[len(standard) + 1 :], True
+    return path, path.startswith("<")
