@@ -21,7 +21,15 @@ import jax.numpy as jnp
 
 from systolic._errors import InputError
 from systolic.estimator._mode import Mode
-from systolic.estimator.adapters._protocol import PyTree, check_names, flat, fold_name, nested, typed_key
+from systolic.estimator.adapters._protocol import (
+    PyTree,
+    check_names,
+    flat,
+    fold_name,
+    keep_structure,
+    nested,
+    typed_key,
+)
 
 _PARAM, _STATE, _RANDOM = "params", "model_state", "random"
 Path = tuple[Any, ...]
@@ -84,7 +92,8 @@ class NNXAdapter:
 
     def unbind(self, bound: Any) -> PyTree:
         values = {path: _value(leaf) for path, leaf in _state(bound)}
-        paths = self._known_skeleton().paths(_STATE)
+        skeleton = self._known_skeleton()
+        paths = skeleton.paths(_STATE)
         gone = [name for name, path in paths.items() if path not in values]
         if gone:
             raise InputError(
@@ -92,7 +101,8 @@ class NNXAdapter:
                 "its constructor made."
             )
         self._refuse_new_variables(bound)
-        return nested({name: values[path] for name, path in paths.items()})
+        before = nested({name: skeleton.leaves[path].shape for name, path in paths.items()})
+        return keep_structure(before, nested({name: values[path] for name, path in paths.items()}), _STATE)
 
     def has_batch_statistics(self, model_state: PyTree) -> bool:
         return any(leaf.is_batch_statistic for leaf in self._known_skeleton().leaves.values())

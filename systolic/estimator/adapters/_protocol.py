@@ -112,3 +112,26 @@ def check_arrays(params: PyTree, model_state: PyTree) -> None:
                     f"{name}: got dtype {dtype}, wanted floating point, since params are differentiated. Keep it in "
                     "the model state, or make it a constant of the model."
                 )
+
+
+def keep_structure(old: PyTree, new: PyTree, what: str) -> PyTree:
+    """``new`` in the dtypes of ``old`` (a model run in bfloat16 keeps float32 statistics).
+
+    InputError naming the leaf unless structure and shapes are the same: state that changes them cannot be carried
+    through a compiled loop.
+    """
+    if jax.tree.structure(old) != jax.tree.structure(new):
+        raise InputError(
+            f"model: the forward pass changed the structure of {what}: was {jax.tree.structure(old)}, became "
+            f"{jax.tree.structure(new)}. State must keep the structure that initialisation gave it."
+        )
+
+    def keep(path: Any, before: Any, after: Any) -> Any:
+        if jnp.shape(before) != jnp.shape(after):
+            raise InputError(
+                f"model: the forward pass changed the shape of {what}{jax.tree_util.keystr(path)}: was "
+                f"{jnp.shape(before)}, became {jnp.shape(after)}. State must keep its shapes."
+            )
+        return jnp.asarray(after).astype(before.dtype)
+
+    return jax.tree_util.tree_map_with_path(keep, old, new)
