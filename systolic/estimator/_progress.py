@@ -69,7 +69,7 @@ class Progress:
         self._lock = threading.Lock()  # the loop and a phase's thread may both draw
         self._live: Any = None
         self._next = float("inf")  # time of the next draw: never, before start and after close
-        self._samples: deque[tuple[float, int, float]] = deque()
+        self._samples = deque([(time.monotonic(), start, 0.0)])  # (time at work, step, seconds waited for input)
 
     # --- life ---
 
@@ -85,7 +85,7 @@ class Progress:
             self._live = Live(console=console, auto_refresh=False, get_renderable=self._renderable)
             self._live.start(refresh=False)
         now = time.monotonic()
-        self._samples.append((now, self._start, 0.0))
+        self._samples[0] = (now, self._start, 0.0)
         self._next = now + (_DRAW_EVERY if self._live else min(_SLOW_PHASE, self._plain_interval))
         return self
 
@@ -209,7 +209,7 @@ class Progress:
             name, began = self._phase
             parts.append(f"{name}… {format_value(time.monotonic() - began, 'seconds')}")
         elif rate and self._total and self._total > step:
-            parts.append(f"ETA {format_value(round((self._total - step) / rate), 'seconds')}")
+            parts.append(f"ETA {_clock((self._total - step) / rate)}")
         return parts
 
     def _renderable(self) -> Any:
@@ -249,3 +249,10 @@ def _is_terminal(stream: TextIO) -> bool:
         return stream.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown")
     except (AttributeError, ValueError):
         return False
+
+
+def _clock(seconds: float) -> str:
+    """A time to come, as m:ss or h:mm:ss."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:,}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

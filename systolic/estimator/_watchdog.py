@@ -96,7 +96,7 @@ class Watchdog:
 
     def _watch(self) -> None:
         reported: tuple[float, str] | None = None
-        wait = 0.0
+        wait, shortest = 0.0, min([self._limit, *self._limits.values()])
         try:
             while not self._ended.wait(wait):
                 last = self._last
@@ -112,7 +112,7 @@ class Watchdog:
                     self._say(f"systolic: no step after {paused:.1f} s in {last[1]!r}: ending the process\n")
                     os._exit(ABORT_STATUS)
                 due = limit if reported is None else 2 * limit
-                wait = min(max(due - paused, 0.01), limit / 4)
+                wait = min(max(due - paused, 0.01), shortest / 4)  # the phase may change to one of a shorter limit
                 self._arm(1.5 * limit + wait)
         finally:
             faulthandler.cancel_dump_traceback_later()
