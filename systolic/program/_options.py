@@ -1,0 +1,48 @@
+"""How deep, how long and with how much memory a program is compiled."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Literal, get_args
+
+from systolic._errors import InputError
+
+Depth = Literal["schedule", "fast", "full"]
+
+
+@dataclasses.dataclass(frozen=True)
+class CompileOptions:
+    """Options of a compile for a described target (an attached one is always compiled in full, by JAX).
+
+    Attributes:
+        depth: ``"schedule"`` stops when the scheduled HLO is there (seconds; memory is then an estimate from it),
+            ``"fast"`` generates code at low effort (a verdict, and memory close to exact), ``"full"`` at the effort
+            that a run on the device would use (minutes for a large model).
+        time_limit: seconds after which the compiler is stopped.
+        memory_limit: bytes of this machine's memory that the compiler may use; ``None``: 80 % of what is free.
+        cache: read and write the cache of described compiles.
+        on_progress: called about five times a second as ``on_progress(seconds, stage)`` while the compiler runs.
+
+    Raises:
+        InputError: an unknown depth, or a limit that is not positive.
+    """
+
+    depth: Depth = "fast"
+    time_limit: float = 600.0
+    memory_limit: int | None = None
+    cache: bool = True
+    on_progress: Callable[[float, str], None] | None = dataclasses.field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.depth not in get_args(Depth):
+            raise InputError(
+                f"CompileOptions(depth): saw {self.depth!r}, wanted one of {', '.join(map(repr, get_args(Depth)))}"
+            )
+        if not self.time_limit > 0:
+            raise InputError(f"CompileOptions(time_limit): saw {self.time_limit!r}, wanted seconds above 0")
+        if self.memory_limit is not None and self.memory_limit <= 0:
+            raise InputError(
+                f"CompileOptions(memory_limit): saw {self.memory_limit!r}, wanted bytes above 0, or None for 80 % of "
+                "free memory"
+            )
