@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from systolic._errors import InputError
-from systolic.estimator._metrics import Mean, Metric, masked_sums
+from systolic.estimator._metrics import Mean, Metric, Reduction, masked_sums
 from systolic.estimator._mode import Mode
 
 _KNOWN = ("model", "features", "labels", "mode", "params", "key")
@@ -41,11 +41,7 @@ class EstimatorSpec:
     weights: Any = None
 
     def metric_objects(self) -> dict[str, Metric]:
-        """The metrics, each a :class:`Metric`: plain arrays have become a :class:`Mean` with the spec's weights.
-
-        To keep something beyond the trace, keep ``type(metric)``: ``reductions`` and ``finalize`` belong to the class,
-        while the object holds this trace's arrays.
-        """
+        """The metrics, each a :class:`Metric`: plain arrays have become a :class:`Mean` with the spec's weights."""
         table: dict[str, Metric] = {}
         for name, metric in _metrics_of(self).items():
             if not isinstance(metric, Metric):
@@ -55,6 +51,14 @@ class EstimatorSpec:
         return table
 
 
+@dataclasses.dataclass(frozen=True)
+class Finalizer:
+    """The static half of a metric: how its totals combine over batches, and what they come to on the host."""
+
+    finalize: Callable[[Mapping[str, Any]], float]
+    reductions: Mapping[str, Reduction]
+
+
 def call_model_fn(
     model_fn: Callable[..., EstimatorSpec],
     bound: Any,
@@ -62,15 +66,15 @@ def call_model_fn(
     labels: Any,
     mode: Mode,
     params: Any = None,
-    key: jax.Array | None = None,
+    rngs: jax.Array | None = None,
 ) -> EstimatorSpec:
     """Call ``model_fn`` with those of ``model, features, labels, mode, params, key`` that its signature names.
 
-    bound: what an adapter's ``bind`` returned (passed as ``model``); params: the user's own settings; key: a PRNG key
-    for this step. Returns the checked spec. InputError if the signature asks for something else, or the result is not
+    bound: what an adapter's ``bind`` returned (passed as ``model``); params: the user's own settings; rngs: a PRNG key
+    for this step, passed as ``key``. Returns the checked spec. InputError if the signature asks for something else, or the result is not
     an EstimatorSpec of the right shapes for ``mode`` (:func:`check_spec`).
     """
-    values = dict(zip(_KNOWN, (bound, features, labels, mode, params, key)))
+    values = dict(zip(_KNOWN, (bound, features, labels, mode, params, rngs)))
     positional, keywords = [], {}
     for name, parameter in inspect.signature(model_fn).parameters.items():
         if parameter.kind is parameter.VAR_KEYWORD:
@@ -140,6 +144,26 @@ def reduce_loss(spec: EstimatorSpec, mask: jax.Array | None, name: str | None = 
     loss = jnp.asarray(loss)
     loss = loss.astype(jnp.float64 if loss.dtype == jnp.float64 else jnp.float32)
     return masked_sums(loss, weights, mask, "loss" if name is None else f"loss {name!r}")
+
+
+def metric_sums(spec: EstimatorSpec, mask: jax.Array | None) -> dict[str, dict[str, jax.Array]]:
+    """This batch's contributions to ``loss`` (``loss/NAME`` for a dict of losses) and to each metric.
+
+    mask as for :func:`reduce_loss`. The structure is the same for every batch; :func:`finalizers` is the other half.
+    """
+    sums: dict[str, dict[str, jax.Array]] = {}
+    for label, name in _loss_names(spec).items():
+        value, weight = reduce_loss(spec, mask, name)
+        sums[label] = {"sum": value, "weight": weight}
+    return sums | {name: metric.sums(mask) for name, metric in spec.metric_objects().items()}
+
+
+def finalizers(spec: EstimatorSpec) -> dict[str, Finalizer]:
+    """The static half of :func:`metric_sums`, under the same names; holds no array, so it may outlive the trace."""
+    table = {label: Finalizer(Mean.finalize, {}) for label in _loss_names(spec)}
+    for name, metric in spec.metric_objects().items():
+        table[name] = Finalizer(type(metric).finalize, dict(metric.reductions))
+    return table
 
 
 def _metrics_of(spec: EstimatorSpec) -> Mapping[str, Any]:
