@@ -1,0 +1,22 @@
+"""Static-shape input: whatever an ``input_fn`` returns becomes batches of one shape."""
+
+from ._batches import Batch, Batches, Group
+from ._casting import to_device_dtypes
+from ._prefetch import Prefetch, prefetch
+from ._sources import arrays, batches, examples, shuffle
+from ._spec import ElementSpec, FeatureSpec
+
+__all__ = [
+    "Batch",
+    "Batches",
+    "ElementSpec",
+    "FeatureSpec",
+    "Group",
+    "Prefetch",
+    "arrays",
+    "batches",
+    "examples",
+    "prefetch",
+    "shuffle",
+    "to_device_dtypes",
+]

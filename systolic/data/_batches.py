@@ -1,0 +1,319 @@
+"""Static batches from whatever an ``input_fn`` gives."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from systolic._errors import InputError
+from systolic._log import Notices
+
+from ._door import Door
+from ._readers import Reader, open_reader
+from ._sources import obtain
+from ._spec import ElementSpec
+
+TAILS = ("carry", "drop", "pad")
+
+
+class Batch(NamedTuple):
+    """One batch of ``batch_size`` rows.
+
+    Attributes:
+        features: pytree of NumPy arrays [batch_size, ...] in the dtypes in which they travel.
+        labels: the same, or None.
+        mask: bool [batch_size], False for padding; None unless ``tail="pad"``.
+        host: host-only features by name, object arrays [count, ...] of the real rows; None where there are none.
+        count: real rows.
+        position: what has been consumed once this batch has been: give it as ``start`` to go on after it.
+    """
+
+    features: Any
+    labels: Any
+    mask: np.ndarray | None
+    host: dict[str, np.ndarray] | None
+    count: int
+    position: dict[str, Any]
+
+    @property
+    def rows(self) -> int:
+        return self.count
+
+
+class Group(NamedTuple):
+    """A stack of batches for one run of the device loop.
+
+    Attributes:
+        features: pytree of NumPy arrays [stack, batch_size, ...]; the first ``count`` batches are real, the others
+            repeat the first and must not be looked at.
+        labels: the same, or None.
+        mask: bool [stack, batch_size], False for padding and in batches beyond ``count``; None unless ``tail="pad"``.
+        host: host-only features by name, object arrays [rows, ...] of the real rows of all batches in order, or None.
+        count: real batches.
+        position: what has been consumed once all of the group has been.
+        rows: real rows.
+    """
+
+    features: Any
+    labels: Any
+    mask: np.ndarray | None
+    host: dict[str, np.ndarray] | None
+    count: int
+    position: dict[str, Any]
+    rows: int
+
+
+class Batches:
+    """Iterator over static batches; nothing is read before the first ``next``, `next_group` or `peek`.
+
+    Args:
+        input_fn: data, or a callable that gives data for each epoch (called with ``epoch`` if it has a parameter of that
+            name): arrays or dicts and tuples of arrays (one row an example), `arrays`, an iterable or generator of
+            examples or batches of any size, a Grain, ``tf.data`` or torch data set. A pair is (features, labels). What a
+            callable returns is asked for anew each epoch, except data in memory where it takes no ``epoch``.
+        batch_size: rows of every batch.
+        labels_expected: True: an element without labels is an error. False: labels are dropped. None: as they come.
+        tail: what becomes of the rows at an epoch's end that do not fill a batch: "carry": they begin the next epoch's
+            first batch (at the end of the last epoch they are dropped, with a notice); "drop"; "pad": the batch is filled
+            with copies of its own first row, and ``mask`` tells.
+        epochs: number of epochs; None repeats without end.
+        start: a `Batch.position` of an earlier run; batches go on after it, bit for bit. At once for data in memory,
+            by ``set_state`` for Grain, else by reading the epoch again.
+        stack: batches in a `Group`; with 1, iterating gives a `Batch`, else groups.
+        spec: what examples look like, from an earlier run; None learns it from the first element. With it, ranks tell
+            whether elements are examples or batches.
+        notices: where casts and readings are told once.
+
+    Raises:
+        InputError: from the iteration, where the data is not what it should be; names feature, shape and example.
+
+    Example:
+        >>> import numpy as np
+        >>> data = {"x": np.arange(5, dtype=np.float32)}
+        >>> batches = Batches(data, batch_size=2, tail="pad", epochs=1)
+        >>> [(batch.features["x"].tolist(), batch.count) for batch in batches]
+        [([0.0, 1.0], 2), ([2.0, 3.0], 2), ([4.0, 4.0], 1)]
+    """
+
+    def __init__(
+        self,
+        input_fn: Any,
+        batch_size: int,
+        *,
+        labels_expected: bool | None = None,
+        tail: str = "carry",
+        epochs: int | None = None,
+        start: dict[str, Any] | None = None,
+        stack: int = 1,
+        spec: ElementSpec | None = None,
+        notices: Notices | None = None,
+    ) -> None:
+        for name, value in (("batch_size", batch_size), ("stack", stack), ("epochs", 1 if epochs is None else epochs)):
+            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+                raise InputError(f"{name}: {value!r} seen, a positive integer wanted")
+        if tail not in TAILS:
+            raise InputError(f"tail: {tail!r} seen, one of {', '.join(map(repr, TAILS))} wanted")
+        self.batch_size, self.stack, self.tail, self.epochs = int(batch_size), int(stack), tail, epochs
+        self._input_fn = input_fn
+        self._notices = Notices() if notices is None else notices
+        self._door = Door(spec, labels_expected, self._notices)
+        self._start = _check_start(start)
+        self._epoch = 0 if start is None else self._start["epoch"]
+        self._reader: Reader | None = None
+        self._kept: Any = None
+        self._last_iterator: Any = None
+        self._made = start is not None
+        self._over = False
+        self._failure: Exception | None = None
+        self._all_real = np.ones(self.batch_size, bool)
+        self._all_real.flags.writeable = False
+
+    def __iter__(self) -> Batches:
+        return self
+
+    def __next__(self) -> Batch | Group:
+        if self.stack > 1:
+            return self.next_group(self.stack)
+        leaves, mask, filled = self._collect(1, 1)
+        features, labels, host = self._door.unflatten(leaves)
+        count = filled if mask is None else int(mask.sum())
+        if host is not None:
+            host = {name: column[:count] for name, column in host.items()}
+        return Batch(features, labels, mask, host, count, self.position)
+
+    def next_group(self, k: int) -> Group:
+        """The next ``k`` batches as a `Group` whose leading size is always ``stack``.
+
+        Raises StopIteration at the end of the data; fewer than ``k`` batches (see ``count``) just before it.
+        """
+        if not 1 <= k <= self.stack:
+            raise InputError(f"k: {k} seen, a number of batches from 1 to stack={self.stack} wanted")
+        leaves, mask, filled = self._collect(k, self.stack)
+        lead = (self.stack, self.batch_size)
+        for i, spec in enumerate(self._door.specs):
+            if not spec.host_only:
+                leaves[i] = leaves[i].reshape(lead + leaves[i].shape[1:])
+        features, labels, host = self._door.unflatten(leaves)
+        rows = filled if mask is None else int(mask.sum())
+        if host is not None:
+            real = slice(filled) if mask is None else mask
+            host = {name: column[real] for name, column in host.items()}
+        mask = None if mask is None else mask.reshape(lead)
+        return Group(features, labels, mask, host, filled // self.batch_size, self.position, rows)
+
+    def peek(self) -> ElementSpec:
+        """The spec of one example, from the first element, which is not lost."""
+        while not self._guard(self._ready):
+            if self._over:
+                raise InputError("input: the data is over; there is no element to look at. Give a fresh source, or an earlier start")
+        return self._door.spec
+
+    @property
+    def spec(self) -> ElementSpec:
+        """The same as `peek`."""
+        return self._door.spec if self._door.spec is not None else self.peek()
+
+    @property
+    def position(self) -> dict[str, Any]:
+        """What has been consumed by the batches given out so far; JSON-able."""
+        if self._reader is None:
+            return {"epoch": self._epoch, "element": 0, "row": 0, "example": 0} if self._start is None else self._start
+        return {"epoch": self._epoch, **self._reader.position()}
+
+    def close(self) -> None:
+        """Close the source (a generator's ``finally`` runs); the iteration is over."""
+        self._over = True
+        if self._reader is not None:
+            self._reader.close()
+
+    def _guard(self, function: Any, *args: Any) -> Any:
+        """Call, and remember a failure: iterating again after one must not look like the end of the data."""
+        if self._failure is not None:
+            raise self._failure
+        try:
+            return function(*args)
+        except Exception as error:
+            self._failure = error
+            raise
+
+    def _collect(self, k: int, stack: int) -> tuple[list[np.ndarray], np.ndarray | None, int]:
+        """Leaves of [stack * batch_size, ...] rows, mask, and the number of rows in the batches that were filled."""
+        leaves, mask, filled = self._guard(self._fill, k * self.batch_size, stack * self.batch_size)
+        if not filled:
+            raise StopIteration
+        return leaves, mask, filled
+
+    def _fill(self, want: int, size: int) -> tuple[list[np.ndarray], np.ndarray | None, int]:
+        out: list[np.ndarray] | None = None
+        padding: list[tuple[int, int]] = []
+        filled = 0
+        while filled < want and not self._over and (self._reader is not None or self._ready()):
+            piece = self._reader.read(want - filled)
+            if piece is None:
+                filled = self._end_epoch(out, filled, padding)
+                continue
+            rows = len(piece[0])
+            if rows == size:  # one piece is the whole group: no copy
+                self._made = True
+                return piece, self._mask(size, size, padding), size
+            if out is None:
+                out = [np.empty((size, *leaf.shape[1:]), leaf.dtype) for leaf in piece]
+            for array, leaf in zip(out, piece):
+                array[filled : filled + rows] = leaf
+            filled += rows
+        filled = self._cut_tail(filled)
+        if filled and filled < size:
+            batch = self.batch_size
+            for array in out:
+                array[filled:].reshape(-1, batch, *array.shape[1:])[...] = array[:batch]
+        self._made = self._made or filled > 0
+        return out, self._mask(size, filled, padding), filled
+
+    def _mask(self, size: int, filled: int, padding: list[tuple[int, int]]) -> np.ndarray | None:
+        if self.tail != "pad":
+            return None
+        if size == filled == self.batch_size and not padding:
+            return self._all_real
+        mask = np.zeros(size, bool)
+        mask[:filled] = True
+        for low, high in padding:
+            mask[low:high] = False
+        return mask
+
+    def _end_epoch(self, out: list[np.ndarray] | None, filled: int, padding: list[tuple[int, int]]) -> int:
+        """Deal with the tail of the epoch just read and go to the next; returns the rows that are filled now."""
+        tail = filled % self.batch_size
+        if tail and self.tail == "pad":
+            first, end = filled - tail, filled - tail + self.batch_size
+            for array in out:
+                array[filled:end] = array[first]
+            padding.append((filled, end))
+            filled = end
+        elif self.tail == "drop":
+            filled -= tail
+            if self._reader.rows_read < self.batch_size:
+                raise InputError(
+                    f"batch_size: {self.batch_size} seen, and an epoch has {self._reader.rows_read} examples, so that with "
+                    'tail="drop" there would never be a batch. Use a smaller batch, or tail="carry"'
+                )
+        self._next_epoch()
+        return filled
+
+    def _cut_tail(self, filled: int) -> int:
+        """At the end of all data, what does not fill a batch is left out, but never silently all of it."""
+        tail = filled % self.batch_size
+        if not tail:
+            return filled
+        if not self._made and filled == tail:
+            raise InputError(
+                f"batch_size: {self.batch_size} seen, and the data has {filled} examples in all, less than one batch. Use a "
+                'smaller batch, more epochs, or tail="pad"'
+            )
+        self._notices.give(f"input: the last {tail} examples do not fill a batch of {self.batch_size} and are left out")
+        return filled - tail
+
+    def _ready(self) -> bool:
+        """Whether there is a row to read; opens the first epoch and goes on to later ones."""
+        while not self._over:
+            if self._reader is None:
+                self._reader = self._open(self._start)
+            if self._reader.peek():
+                return True
+            self._next_epoch()
+        return False
+
+    def _next_epoch(self) -> None:
+        if self._reader.rows_read == 0:
+            at = f"epoch {self._epoch}" if self._epoch else "the data set"
+            hint = "" if self._epoch == 0 else ". Return a fresh iterable from input_fn for each epoch"
+            raise InputError(f"input: {at} has 0 examples; at least one wanted{hint}")
+        if self.epochs is not None and self._epoch + 1 >= self.epochs:
+            self._over = True
+            return
+        self._last_iterator = self._reader.iterator
+        self._reader.close()
+        self._epoch += 1
+        self._reader = self._open(None)
+
+    def _open(self, start: dict[str, Any] | None) -> Reader:
+        source = self._kept
+        if source is None:
+            source, keep = obtain(self._input_fn, self._epoch)
+            self._kept = source if keep else None
+        reader = open_reader(source, self._door, self._epoch, start)
+        if reader.iterator is not None and reader.iterator is self._last_iterator:
+            raise InputError(
+                f"input: epoch {self._epoch} is needed and the iterator of the epoch before is used up. Let input_fn be a "
+                "function that returns a fresh iterable each time it is called, or ask for one epoch"
+            )
+        return reader
+
+
+def _check_start(start: dict[str, Any] | None) -> dict[str, Any] | None:
+    if start is None:
+        return None
+    missing = [name for name in ("epoch", "element", "row") if name not in start]
+    if missing:
+        raise InputError(f"start: a position without {', '.join(missing)} seen; the position of an earlier Batch wanted")
+    return {"example": start["row"], **start}

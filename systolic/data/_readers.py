@@ -1,0 +1,232 @@
+"""Readers: one epoch of a source as rows, read in pieces of any size, from any position.
+
+Each reader has ``peek()`` (whether there is a first row; settles the spec), ``read(want)`` (at most ``want`` rows as a list
+of arrays of shape [rows, ...], None at the end of the epoch), ``position()`` (what has been read, JSON-able) and
+``close()``. Attribute ``rows_read`` counts the rows of the epoch up to here; ``iterator`` is what is being read, if anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import numpy as np
+
+from systolic._errors import InputError, SystolicError
+
+from ._door import Door
+from ._libraries import Stream, adapt, decode_state, encode_state, replay
+from ._shuffle import ShuffleReader
+from ._sources import Arrays, Marked, Shuffled, describe
+from ._tree import is_array_tree
+
+_STATE_EVERY = 16
+"""Elements between two captures of an iterator's state: what a continued run reads again at most, against their cost."""
+
+
+class Reader(Protocol):
+    rows_read: int
+    iterator: Any
+
+    def peek(self) -> bool: ...
+    def read(self, want: int) -> list[np.ndarray] | None: ...
+    def position(self) -> dict[str, Any]: ...
+    def close(self) -> None: ...
+
+
+def open_reader(source: Any, door: Door, epoch: int, start: dict[str, Any] | None) -> Reader:
+    """The reader of one epoch of whatever ``input_fn`` gave, at ``start`` (a reader's position) or the beginning."""
+    if isinstance(source, Shuffled):
+        return ShuffleReader(open_reader(source.source, door, epoch, None), source.buffer, source.seed, epoch, start)
+    if isinstance(source, Marked):
+        if door.batched is None:
+            door.batched = source.batched
+        return open_reader(source.source, door, epoch, start)
+    if isinstance(source, Arrays):
+        return ArrayReader(source, door, epoch, start)
+    if is_array_tree(source) and not isinstance(source, list):
+        return ArrayReader(Arrays(source), door, epoch, start)
+    stream = adapt(source, epoch)
+    if stream is None:
+        stream = _stream_of_iterable(source)
+    if door.batched is None:
+        door.batched = stream.batched
+    return StreamReader(stream, door, epoch, start)
+
+
+class ArrayReader:
+    """Rows of arrays in memory: slices where the order is kept, one gather a piece where it is shuffled."""
+
+    iterator = None
+
+    def __init__(self, source: Arrays, door: Door, epoch: int, start: dict[str, Any] | None) -> None:
+        self._arrays, self._rows, self._casts = door.admit_arrays(source.tree, epoch)
+        self._door, self._epoch = door, epoch
+        self._order = None
+        if source.shuffle is not None:
+            generator = np.random.Generator(np.random.Philox(key=[source.shuffle, epoch]))
+            self._order = generator.permutation(self._rows)
+        self._cast_any = any(cast is not None for cast in self._casts)
+        self.rows_read = 0 if start is None else start["row"]
+        if self.rows_read > self._rows:
+            raise InputError(_beyond(f"row {self.rows_read}", f"{self._rows} examples"))
+
+    def peek(self) -> bool:
+        return self.rows_read < self._rows
+
+    def read(self, want: int) -> list[np.ndarray] | None:
+        low = self.rows_read
+        high = min(low + want, self._rows)
+        if high == low:
+            return None
+        self.rows_read = high
+        if self._order is None:
+            order = None
+            leaves = [array[low:high] for array in self._arrays]
+            for leaf in leaves:
+                leaf.flags.writeable = False  # a view of the user's own array
+        else:
+            order = self._order[low:high]
+            leaves = [array.take(order, axis=0) for array in self._arrays]
+        if self._cast_any:
+            cast = self._door.cast
+            leaves = [cast(i, leaves[i], self._casts[i], self._epoch, low, order) for i in range(len(leaves))]
+        return leaves
+
+    def position(self) -> dict[str, Any]:
+        return {"element": 0, "row": self.rows_read}
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+class StreamReader:
+    """Rows of an iterator of examples or batches."""
+
+    def __init__(self, stream: Stream, door: Door, epoch: int, start: dict[str, Any] | None) -> None:
+        self._door, self._epoch = door, epoch
+        self._element = 0  # elements wholly read
+        self._row = 0  # rows read of the element in hand
+        self._rest: tuple[list[np.ndarray], int | None] | None = None  # the element in hand
+        self._state: tuple[int, Any] = (0, None)  # (element number, encoded state of the iterator just before it)
+        self.rows_read = 0
+        skip = 0 if start is None else start["element"]
+        try:
+            self.iterator = self._start(stream, skip, start)
+        except StopIteration:
+            raise InputError(_beyond(f"element {skip}", "fewer elements")) from None
+        except SystolicError:
+            raise
+        except Exception as error:
+            raise self._raised(error, f"before element {skip}") from error
+        self._has_state = hasattr(self.iterator, "get_state") and hasattr(self.iterator, "set_state")
+        self._element = skip
+        if start is not None:
+            self.rows_read = start["example"] - start["row"]
+            if start["row"]:
+                self._skip_rows(start["row"])
+
+    def _start(self, stream: Stream, skip: int, start: dict[str, Any] | None) -> Iterator[Any]:
+        if start is None or "state" not in start:
+            return stream.start(skip)
+        iterator = stream.start(0)
+        if not hasattr(iterator, "set_state"):
+            return stream.start(skip)
+        self._state = start["state_element"], start["state"]
+        iterator.set_state(decode_state(start["state"]))
+        for _ in range(self._state[0], skip):
+            next(iterator)
+        return iterator
+
+    def _skip_rows(self, rows: int) -> None:
+        if not self._fetch() or self._rest[1] is None or self._rest[1] < rows:
+            raise InputError(_beyond(f"row {rows} of element {self._element}", "no such row"))
+        self._row = rows
+        self.rows_read += rows
+
+    def peek(self) -> bool:
+        return self._rest is not None or self._fetch()
+
+    def read(self, want: int) -> list[np.ndarray] | None:
+        if self._rest is None and not self._fetch():
+            return None
+        leaves, rows = self._rest
+        if rows is None:
+            return self._read_examples(want)
+        low = self._row
+        if rows - low <= want:
+            self._finish()
+            self.rows_read += rows - low
+            return leaves if low == 0 else [leaf[low:] for leaf in leaves]
+        self._row = low + want
+        self.rows_read += want
+        return [leaf[low : low + want] for leaf in leaves]
+
+    def position(self) -> dict[str, Any]:
+        position = {"element": self._element, "row": self._row, "example": self.rows_read}
+        if self._state[1] is not None:
+            position["state_element"], position["state"] = self._state
+        return position
+
+    def close(self) -> None:
+        close = getattr(self.iterator, "close", None)
+        if close is not None:
+            close()
+
+    def _read_examples(self, want: int) -> list[np.ndarray] | None:
+        out = [np.empty((want, *spec.shape), spec.dtype_host) for spec in self._door.specs]
+        rows = 0
+        while rows < want and (self._rest is not None or self._fetch()):
+            for array, leaf in zip(out, self._rest[0]):
+                array[rows] = leaf
+            rows += 1
+            self.rows_read += 1
+            self._finish()
+        return out if rows == want else [array[:rows] for array in out]
+
+    def _finish(self) -> None:
+        self._rest = None
+        self._row = 0
+        self._element += 1
+
+    def _fetch(self) -> bool:
+        """Take the next element that has rows into hand; False at the end."""
+        while True:
+            if self._has_state and self._element - self._state[0] >= _STATE_EVERY:
+                self._state = (self._element, encode_state(self.iterator.get_state()))
+            try:
+                element = next(self.iterator)
+            except StopIteration:
+                return False
+            except SystolicError:
+                raise
+            except Exception as error:
+                raise self._raised(error, f"at element {self._element}") from error
+            leaves, rows = self._door.admit(element, self._epoch, self.rows_read)
+            if rows != 0:
+                self._rest = leaves, rows
+                return True
+            self._element += 1
+
+    def _raised(self, error: Exception, place: str) -> InputError:
+        epoch = f" of epoch {self._epoch}" if self._epoch else ""
+        return InputError(
+            f"input: {type(error).__name__} raised {place}{epoch}, after {self.rows_read} examples: {error}. The error is in "
+            "the code that yields the data; its traceback is above"
+        )
+
+
+def _stream_of_iterable(source: Any) -> Stream:
+    if isinstance(source, str | bytes) or not (hasattr(source, "__iter__") or hasattr(source, "__next__")):
+        raise InputError(
+            f"input_fn: {describe(source)} seen; a dict or tuple of arrays, systolic.data.arrays(...), a Grain, tf.data or torch "
+            "data set, or any iterable of examples or batches wanted"
+        )
+    return Stream(replay(source))
+
+
+def _beyond(place: str, what: str) -> str:
+    return (
+        f"start: the position says {place} and the data set has {what}. It was changed since the position was saved; give the "
+        "same data, or start anew"
+    )

@@ -1,0 +1,136 @@
+"""From whatever one element is to dicts and tuples of NumPy arrays.
+
+Nothing is imported to recognise a library's tensors: torch and TensorFlow tensors are known by their own methods, so
+that a user without them pays nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from systolic._errors import InputError
+
+_SCALARS = (bool, int, float, complex, str, bytes, np.generic)
+
+
+def split(element: Any) -> tuple[Any, Any]:
+    """(features, labels) of one element, labels None where there are none.
+
+    A pair is (features, labels), also as a list (what torch collates); a one-tuple is its only item; anything else is
+    features.
+    """
+    if isinstance(element, tuple | list) and not hasattr(element, "_fields"):
+        if isinstance(element, list) and _is_array_like_list(element):
+            return element, None
+        if len(element) == 2:
+            return element[0], element[1]
+        if len(element) == 1:
+            return element[0], None
+    return element, None
+
+
+def canonical(tree: Any, root: str) -> Any:
+    """The same tree of dicts, tuples and leaves: mappings and named tuples become dicts, lists of numbers arrays."""
+    if tree is None:
+        return None
+    if isinstance(tree, Mapping):
+        for name in tree:
+            if not isinstance(name, str):
+                raise InputError(f"{root}: the name {name!r} of type {type(name).__name__} seen; feature names are strings")
+        return {name: canonical(child, _join(root, name)) for name, child in tree.items()}
+    if hasattr(tree, "_fields") and isinstance(tree, tuple):
+        return {name: canonical(child, _join(root, name)) for name, child in zip(tree._fields, tree)}
+    if isinstance(tree, tuple):
+        return tuple(canonical(child, _join(root, str(i))) for i, child in enumerate(tree))
+    if isinstance(tree, list):
+        if _is_array_like_list(tree):
+            return to_numpy(tree, root)
+        return tuple(canonical(child, _join(root, str(i))) for i, child in enumerate(tree))
+    return tree
+
+
+def to_numpy(leaf: Any, name: str) -> np.ndarray:
+    """One leaf as a NumPy array; strings, bytes and unknown objects as an object array.
+
+    Raises InputError for a ragged nested list and for an integer beyond 64 bits.
+    """
+    if isinstance(leaf, np.ndarray):
+        return leaf
+    if isinstance(leaf, str | bytes):  # np.asarray would strip trailing zero bytes
+        return _object(leaf)
+    if hasattr(leaf, "detach"):
+        return _from_torch(leaf)
+    if hasattr(leaf, "numpy"):
+        return np.asarray(leaf.numpy())
+    if isinstance(leaf, list | tuple):
+        return _from_list(leaf, name)
+    if isinstance(leaf, _SCALARS) or hasattr(leaf, "__array__"):
+        array = np.asarray(leaf)
+        if isinstance(leaf, int) and array.dtype == object:
+            raise InputError(f"feature {name!r}: the value {leaf} does not fit 64 bits. Give it as a string to keep it on the host")
+        return array
+    return _object(leaf)
+
+
+def is_array_like(value: Any) -> bool:
+    """Whether this is one array: NumPy, JAX, torch or TensorFlow, or a list of numbers or strings."""
+    if isinstance(value, list):
+        return _is_array_like_list(value)
+    return isinstance(value, np.ndarray) or (hasattr(value, "shape") and hasattr(value, "dtype"))
+
+
+def is_array_tree(value: Any) -> bool:
+    """Whether this is a dict, tuple or nesting of arrays, and nothing else: a data set in memory."""
+    if isinstance(value, Mapping):
+        return bool(value) and all(is_array_tree(child) for child in value.values())
+    if isinstance(value, tuple):
+        return bool(value) and all(child is None or is_array_tree(child) for child in value)
+    return is_array_like(value)
+
+
+def _join(root: str, name: str) -> str:
+    return name if root == "features" else f"{root}/{name}"
+
+
+def _is_array_like_list(items: list) -> bool:
+    """Lists (of lists) of numbers or strings; looks at the first item of each level only."""
+    while isinstance(items, list) and items:
+        items = items[0]
+    return isinstance(items, (list, *_SCALARS))
+
+
+def _from_list(items: list | tuple, name: str) -> np.ndarray:
+    try:
+        array = np.asarray(items)
+    except ValueError as error:
+        if "inhomogeneous" not in str(error):
+            raise
+        raise InputError(
+            f"feature {name!r} is ragged: a nested list whose parts differ in length seen, a rectangular one wanted. Pad "
+            "each example to one length in input_fn"
+        ) from None
+    if array.dtype.kind in "US":
+        objects = np.empty(array.shape, object)
+        flat = list(items)
+        for _ in range(array.ndim - 1):
+            flat = [item for part in flat for item in part]
+        objects.reshape(-1)[:] = flat
+        return objects
+    return array
+
+
+def _from_torch(tensor: Any) -> np.ndarray:
+    tensor = tensor.detach().cpu()
+    if str(tensor.dtype) == "torch.bfloat16":  # torch has no NumPy type for it
+        return tensor.view(sys.modules["torch"].int16).numpy().view(np.dtype("bfloat16"))
+    return np.asarray(tensor.numpy())
+
+
+def _object(value: Any) -> np.ndarray:
+    array = np.empty((), object)
+    array[()] = value
+    return array
