@@ -207,7 +207,8 @@ class Progress:
             parts.append(f"input wait {format_value(min(1.0, (w1 - w0) / (t1 - t0)), 'percent')}")
         if self._phase is not None:
             name, began = self._phase
-            parts.append(f"{name}… {format_value(time.monotonic() - began, 'seconds')}")
+            took = time.monotonic() - began
+            parts.append(f"{name}… " + (f"{took:.1f} s" if took < 60 else format_value(took, "seconds")))
         elif rate and self._total and self._total > step:
             parts.append(f"ETA {_clock((self._total - step) / rate)}")
         return parts

@@ -16,14 +16,13 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
 from systolic._errors import InputError
 
 ABORT_STATUS = 124  # what timeout(1) uses
-_LIBRARY = str(Path(__file__).resolve().parents[1])
+_LIBRARY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 class Watchdog:
