@@ -64,6 +64,7 @@ class Progress:
         self._plain_interval = plain_interval
         self._latest: tuple[int, Any, float] = (start, None, 0.0)
         self._loss: float | None = None
+        self._pending: Any = None
         self._phase: tuple[str, float] | None = None  # name, when it began
         self._busy = 0.0  # seconds spent in phases: not counted in the rate
         self._lock = threading.Lock()  # the loop and a phase's thread may both draw
@@ -173,9 +174,12 @@ class Progress:
     def _draw(self, now: float) -> None:
         with self._lock:
             step, loss, input_wait = self._latest
-            ready = getattr(loss, "is_ready", None)
-            if loss is not None and (ready is None or ready()):
-                self._loss = float(loss)
+            # The newest loss of a fast loop is never ready; the one seen at the draw before has become so meanwhile.
+            for candidate in (loss, self._pending):
+                if candidate is not None and _is_ready(candidate):
+                    self._loss = float(candidate)
+                    break
+            self._pending = loss
             at = now - self._busy
             if self._phase is None:
                 self._samples.append((at, step, input_wait))
@@ -243,6 +247,11 @@ class Progress:
             if self._enabled:
                 self._enabled, self._next = False, float("inf")
                 logger.warning("progress is not shown any more: %s", error)
+
+
+def _is_ready(value: Any) -> bool:
+    ready = getattr(value, "is_ready", None)
+    return ready is None or ready()
 
 
 def _is_terminal(stream: TextIO) -> bool:

@@ -34,7 +34,8 @@ def write_summary(model_dir: str | os.PathLike[str], info: Mapping[str, Any]) ->
             ``status`` str, such as "finished" or the reason of an early stop; ``ok`` bool, False for a failed run;
             ``parameters`` int, their number; ``parameter_bytes`` int; ``config`` dict name → value;
             ``compiles`` list of dicts with ``program``, ``seconds`` and ``cache`` ("hit", "miss" or "off");
-            ``phases`` dict name → seconds; ``versions`` dict package → version;
+            ``phases`` dict name → seconds (the rest of ``seconds`` is shown as training);
+            ``versions`` dict package → version;
             ``notes`` list of str, each shown as a box.
 
     Returns:
@@ -57,6 +58,8 @@ def summary_page(events: Sequence[Mapping[str, Any]], info: Mapping[str, Any]) -
     versions = " · ".join(f"{name} {version}" for name, version in dict(info.get("versions", {})).items())
     page = Page(str(info.get("title", "Training run")), " · ".join(f for f in facts if f), footer=versions)
     page.add_cards(_cards(curves, info))
+    if len(str(info.get("status", ""))) > 20:
+        page.add_text(str(info["status"]), "note" if info.get("ok", True) else "bad")
     for note in info.get("notes", ()):
         page.add_text(str(note), "note")
     _add_curves(page, curves)
@@ -102,11 +105,17 @@ def _shown(name: str, kinds: Mapping[str, Curve], value: float) -> str:
     return f"{100 * value:.2f} %" if _is_share(name, kinds) and math.isfinite(value) else format_value(value)
 
 
+def _status(info: Mapping[str, Any]) -> str:
+    """One or two words for the card; a longer status has a box of its own."""
+    status, ok = str(info["status"]), info.get("ok", True)
+    return status if len(status) <= 20 else "stopped early" if ok else "failed"
+
+
 def _cards(curves: Mapping[str, Mapping[str, Curve]], info: Mapping[str, Any]) -> list[tuple[str, ...]]:
     cards: list[tuple[str, ...]] = []
     if info.get("status"):
         took = f"after {format_value(info['seconds'], 'seconds')}" if info.get("seconds") is not None else ""
-        cards.append(("status", str(info["status"]), took, "good" if info.get("ok", True) else "bad"))
+        cards.append(("status", _status(info), took, "good" if info.get("ok", True) else "bad"))
     if info.get("step") is not None:
         cards.append(("steps", f"{info['step']:,}", ""))
     evaluated = [(name, kinds) for name, kinds in curves.items() if any(k.startswith("eval") for k in kinds)]
@@ -155,7 +164,7 @@ def _add_speed(page: Page, curves: Mapping[str, Mapping[str, Curve]], info: Mapp
         (LEARNING_RATE, "Learning rate", "", "number"),
     ]
     plots = [plot for plot in plots if plot[0] in curves]
-    phases = {str(k): float(v) for k, v in dict(info.get("phases", {})).items() if float(v) > 0}
+    phases = _phases(info)
     if not plots and not phases:
         return
     page.add_heading("Speed and schedule")
@@ -164,6 +173,15 @@ def _add_speed(page: Page, curves: Mapping[str, Mapping[str, Curve]], info: Mapp
         page.add_plot(line_plot(curves[key], "step", unit, title, kind=kind, smooth=smooth, wide=wide))
     if phases:
         page.add_plot(bar_plot({"run": phases}, "Where the time went", kind="seconds"))
+
+
+def _phases(info: Mapping[str, Any]) -> dict[str, float]:
+    """Phase → seconds, longest first after training; what no phase accounts for is training."""
+    phases = {str(k): float(v) for k, v in dict(info.get("phases", {})).items() if float(v) > 0}
+    rest = float(info.get("seconds") or 0.0) - sum(phases.values())
+    if phases and rest > 0 and not phases.keys() & {"train", "training"}:
+        phases["training"] = rest
+    return dict(sorted(phases.items(), key=lambda item: (item[0] not in ("train", "training"), -item[1])))
 
 
 def _add_compiles(page: Page, compiles: Sequence[Mapping[str, Any]]) -> None:

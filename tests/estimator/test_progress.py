@@ -101,6 +101,22 @@ def test_a_loss_still_being_computed_is_not_waited_for(clock):
     assert stream.getvalue().splitlines()[-1].split("  ")[3] == "loss 0.25"
 
 
+def test_a_loop_whose_newest_loss_is_never_ready_shows_the_one_before(clock):
+    class Loss(float):
+        def is_ready(self):
+            return clock.now >= self.made + 0.5
+
+    stream = io.StringIO()
+    with Progress(total=100, stream=stream, plain_interval=1.0) as progress:
+        for step in range(1, 31):
+            clock.now += 0.125
+            loss = Loss(step)
+            loss.made = clock.now
+            progress.update(step, loss)
+    shown = [line.split("loss ")[-1].split()[0] for line in stream.getvalue().splitlines()]
+    assert shown[1:3] == ["8", "16"]  # at steps 16 and 24: those seen one line before
+
+
 def test_silenced_draws_nothing_and_still_runs_phases(clock):
     stream = Terminal()
     with Progress(total=10, enabled=False, stream=stream) as progress:

@@ -141,6 +141,15 @@ def test_many_metrics_are_drawn_up_to_a_limit_and_named_beyond(tmp_path):
     assert "m24, m25, m26, m27, m28, m29" in text
 
 
+def test_a_long_status_is_a_box_and_the_rest_of_the_time_is_training(tmp_path):
+    info = {"status": "failed: loss is NaN at step 7, first in conv1/kernel", "ok": False, "seconds": 100.0}
+    parser, text = parse(write_summary(tmp_path, {**info, "phases": {"saving": 5.0, "compiling": 35.0}}))
+    assert "\nfailed\n" in text
+    assert info["status"] in text
+    hints = [t for t in parser.text if t.startswith("run · ")]
+    assert hints[:3] == ["run · training: 1 min", "run · compiling: 35.0 s", "run · saving: 5.0 s"]
+
+
 def test_a_page_that_cannot_be_written_is_one_warning(tmp_path, caplog):
     (tmp_path / "summary.html").mkdir()
     with caplog.at_level(logging.WARNING):
