@@ -16,7 +16,7 @@ import jax
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from systolic._errors import CompileError
-from systolic.program._host_calls import HostCalls
+from systolic.program._host_calls import without_host_functions
 from systolic.program._signature import argument_names, leaf_names
 
 
@@ -71,24 +71,27 @@ def export(
     flat.__name__ = flat.__qualname__ = _identifier(name)
     kwargs: dict[str, Any] = {} if out_shardings is None else {"out_shardings": out_shardings}
     jitted = jax.jit(flat, in_shardings=in_shardings, donate_argnums=donated, keep_unused=True, **kwargs)
-    calls = HostCalls()
-    exported = _lower(jitted, leaves, calls, name)
+    traced = jitted.trace(*leaves)
+    notes: tuple[str, ...] = ()
+    if replaced := without_host_functions(traced, mesh.size):
+        function, notes = replaced
+        function.__name__ = function.__qualname__ = flat.__name__
+        jitted = jax.jit(function, in_shardings=in_shardings, donate_argnums=donated, keep_unused=True, **kwargs)
+    exported = _lower(jitted, leaves, name)
     return Exported(
         blob=bytes(exported.serialize()),
         fingerprint=_fingerprint(exported, (in_shardings, out_shardings, donated)),
         donated=donated,
         names=tuple(leaf_names(args, argument_names(fn, len(args)))),
-        notes=tuple(calls.notes),
+        notes=notes,
     )
 
 
-def _lower(jitted: Any, leaves: Sequence[Any], calls: HostCalls, name: str) -> Any:
+def _lower(jitted: Any, leaves: Sequence[Any], name: str) -> Any:
     # Export promises that a module loads months later, and so refuses custom calls that it cannot vouch for. This one
     # lives for seconds, and whether the target of a custom call exists is for the compiler to say.
     checks = [jax.export.DisabledSafetyCheck.custom_call("ALL")]
-    exporter = jax.export.export(
-        jitted, platforms=["tpu"], disabled_checks=checks, _override_lowering_rules=calls.rules()
-    )
+    exporter = jax.export.export(jitted, platforms=["tpu"], disabled_checks=checks)
     try:
         return exporter(*leaves)
     except NotImplementedError as error:

@@ -1,84 +1,132 @@
 """Host callbacks in a program that is lowered where no TPU is.
 
 JAX lowers ``pure_callback``, ``io_callback`` and ``debug.print`` for a TPU to pairs of send and receive operations, and
-insists on a TPU client to register the Python function with. Nothing runs here, so the same operations are emitted and
-the function is left out: the compiler sees the transfers that the device will make, and the report names the callbacks.
+insists on a TPU client to register the Python function with. Nothing runs here, so in the traced program each callback
+gives way to a primitive that emits the same operations and leaves the function out: the compiler sees the transfers
+that the device will make, and the report names the callbacks.
 
 This is the only file that reaches into JAX's private callback lowering.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+from jax.extend import core
+from jax.interpreters import mlir
 
-@dataclasses.dataclass
-class HostCalls:
-    """Lowering rules for JAX's callback primitives, and a note of each callback that was lowered."""
+from systolic._errors import CompileError
 
-    notes: list[str] = dataclasses.field(default_factory=list)
+_CALLBACKS = frozenset({"pure_callback", "io_callback", "debug_callback", "debug_print"})
 
-    def rules(self) -> tuple[tuple[Any, Callable], ...]:
-        """(primitive, lowering rule) pairs for ``jax.export.export(_override_lowering_rules=…)``."""
-        from jax._src import callback, debugging
-
-        primitives = [callback.pure_callback_p, callback.io_callback_p, debugging.debug_callback_p]
-        primitives += [p for p in [getattr(debugging, "debug_print_p", None)] if p is not None]
-        return tuple((primitive, self._rule(primitive.name)) for primitive in primitives)
-
-    def _rule(self, primitive: str) -> Callable:
-        def lower(ctx: Any, *operands: Any, **params: Any) -> Sequence[Any]:
-            name = _callback_name(params)
-            note = f"host callback {primitive}({name})" if name else f"host callback {primitive}"
-            if note not in self.notes:
-                self.notes.append(note)
-            return _send_and_receive(ctx, operands, params)
-
-        return lower
+host_call_p = core.Primitive("host_call")
+host_call_p.multiple_results = True
+host_call_p.def_abstract_eval(lambda *_, results, placement: list(results))
 
 
-def _send_and_receive(ctx: Any, operands: Sequence[Any], params: dict[str, Any]) -> list[Any]:
+def without_host_functions(traced: Any, devices: int) -> tuple[Callable[..., Any], tuple[str, ...]] | None:
+    """A function equal to a ``jax.stages.Traced`` but for its host callbacks, and a note for each of them.
+
+    Returns:
+        ``None`` when the program has no host callback.
+
+    Raises:
+        CompileError: an ordered callback in a program for more than one device, which JAX does not run.
+    """
+    swap = _Swap(devices)
+    jaxpr = swap.apply(traced.jaxpr)
+    if not swap.notes:
+        return None
+    structure = jax.tree.structure(traced.out_info)
+    run = core.jaxpr_as_fun(jaxpr)
+    return lambda *leaves: jax.tree.unflatten(structure, run(*leaves)), tuple(dict.fromkeys(swap.notes))
+
+
+class _Swap:
+    """Replaces the callbacks in a jaxpr and in those inside it, and takes their effects away.
+
+    The effects order calls on the host; the transfers themselves have side effects for the compiler, which keeps them.
+    """
+
+    def __init__(self, devices: int) -> None:
+        self.devices = devices
+        self.notes: list[str] = []
+        self._effects: set[Any] = set()
+
+    def apply(self, value: Any) -> Any:
+        """``value`` with the callbacks replaced; it comes back itself where there are none."""
+        if isinstance(value, core.ClosedJaxpr):
+            inner = self.apply(value.jaxpr)
+            return value if inner is value.jaxpr else value.replace(jaxpr=inner)
+        if isinstance(value, core.Jaxpr):
+            equations = [self._equation(equation) for equation in value.eqns]
+            if all(new is old for new, old in zip(equations, value.eqns, strict=True)):
+                return value
+            return value.replace(eqns=equations, effects=frozenset(value.effects) - self._effects)
+        if type(value) in (tuple, list):
+            items = [self.apply(item) for item in value]
+            changed = any(new is not old for new, old in zip(items, value, strict=True))
+            return type(value)(items) if changed else value
+        return value
+
+    def _equation(self, equation: Any) -> Any:
+        if equation.primitive.name in _CALLBACKS:
+            self._effects |= set(equation.effects)
+            self.notes.append(_note(equation))
+            if self.devices > 1 and any("Ordered" in type(effect).__name__ for effect in equation.effects):
+                raise CompileError(
+                    f"an ordered {_note(equation).partition(': ')[0]} in a program for {self.devices} devices: JAX "
+                    "runs ordered callbacks on one device only; pass ordered=False"
+                )
+            results = tuple(variable.aval for variable in equation.outvars)
+            params = {"results": results, "placement": equation.params.get("sharding")}
+            return equation.replace(primitive=host_call_p, params=params, effects=frozenset())
+        params = {name: self.apply(value) for name, value in equation.params.items()}
+        if all(params[name] is value for name, value in equation.params.items()):
+            return equation
+        return equation.replace(params=params, effects=frozenset(equation.effects) - self._effects)
+
+
+def _send_and_receive(ctx: Any, *operands: Any, results: Any, placement: Any) -> Sequence[Any]:
     import numpy as np
-    from jax._src import callback, effects
-    from jax.interpreters import mlir
-
-    module = ctx.module_context
-    sharding = callback._callback_op_sharding(module.axis_context, params.get("sharding"), ctx.avals_out)
-    effect = _ordered_effect(params, callback)
-    ordered = effect is not None and effects.ordered_effects.contains(effect)
-    token = ctx.tokens_in.get(effect) if ordered else _new_token()
-    # A callback without operands still has to be triggered.
-    sent = list(operands) or [mlir.ir_constant(np.zeros(1, np.float32))]
-    for operand in sent:
-        token = callback.send_to_host(module, module.new_channel(), token, operand, sharding=sharding)
-    results = []
-    for aval in ctx.avals_out:
-        if 0 in aval.shape:
-            results.append(mlir.ir_constant(np.zeros(aval.shape, aval.dtype)))
-            continue
-        token, value = callback.receive_from_host(module, module.new_channel(), token, aval, sharding=sharding)
-        results.append(value)
-    if ordered:
-        ctx.set_tokens_out(ctx.tokens_in.update_tokens(mlir.TokenSet({effect: token})))
-    return results
-
-
-def _ordered_effect(params: dict[str, Any], callback: Any) -> Any:
-    if "effect" in params:
-        return params["effect"]
-    return callback._OrderedIOEffect if params.get("ordered") else None
-
-
-def _new_token() -> Any:
+    from jax._src import callback
     from jax.extend.mlir.dialects import stablehlo
 
-    return stablehlo.create_token()
+    module = ctx.module_context
+    sharding = callback._callback_op_sharding(module.axis_context, placement, ctx.avals_out)
+    token = stablehlo.create_token()
+    # A callback without operands still has to be triggered.
+    for operand in list(operands) or [mlir.ir_constant(np.zeros(1, np.float32))]:
+        token = callback.send_to_host(module, module.new_channel(), token, operand, sharding=sharding)
+    values = []
+    for aval in results:
+        if 0 in aval.shape:
+            values.append(mlir.ir_constant(np.zeros(aval.shape, aval.dtype)))
+            continue
+        token, value = callback.receive_from_host(module, module.new_channel(), token, aval, sharding=sharding)
+        values.append(value)
+    return values
 
 
-def _callback_name(params: dict[str, Any]) -> str:
-    function = params.get("callback")
+# Each use has channels of its own, so the lowering of one must not be taken for another.
+mlir.register_lowering(host_call_p, _send_and_receive, platform="tpu", cacheable=False)
+
+
+def _note(equation: Any) -> str:
+    function = equation.params.get("callback")
     function = getattr(function, "callback_func", function)
     name = getattr(function, "__qualname__", "") or getattr(getattr(function, "func", None), "__qualname__", "")
-    return "" if "<lambda>" in name or "_flat_callback" in name else name.replace(".<locals>", "")
+    if "<lambda>" in name or "_flat_callback" in name:
+        name = ""
+    shown = f"{equation.primitive.name}({name.replace('.<locals>', '')})" if name else equation.primitive.name
+    frame = _source(equation)
+    return f"host callback {shown}{frame}: its transfers are compiled, its function is not"
+
+
+def _source(equation: Any) -> str:
+    from jax._src import source_info_util
+
+    frame = source_info_util.user_frame(equation.source_info.traceback)
+    return "" if frame is None else f" at {frame.file_name}:{frame.start_line}"
