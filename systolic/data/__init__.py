@@ -1,6 +1,7 @@
 """Static-shape input: whatever an ``input_fn`` returns becomes batches of one shape."""
 
-from ._batches import Batch, Batches, Group
+from ._batch import Batch, Group
+from ._batches import Batches
 from ._casting import to_device_dtypes
 from ._prefetch import Prefetch, prefetch
 from ._sources import arrays, batches, examples, shuffle

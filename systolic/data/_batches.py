@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from systolic._errors import InputError
 from systolic._log import Notices
 
+from ._batch import Batch, Group
 from ._door import Door
 from ._readers import Reader, open_reader
 from ._sources import obtain
@@ -17,66 +19,19 @@ from ._spec import ElementSpec
 TAILS = ("carry", "drop", "pad")
 
 
-class Batch(NamedTuple):
-    """One batch of ``batch_size`` rows.
-
-    Attributes:
-        features: pytree of NumPy arrays [batch_size, ...] in the dtypes in which they travel.
-        labels: the same, or None.
-        mask: bool [batch_size], False for padding; None unless ``tail="pad"``.
-        host: host-only features by name, object arrays [count, ...] of the real rows; None where there are none.
-        count: real rows.
-        position: what has been consumed once this batch has been: give it as ``start`` to go on after it.
-    """
-
-    features: Any
-    labels: Any
-    mask: np.ndarray | None
-    host: dict[str, np.ndarray] | None
-    count: int
-    position: dict[str, Any]
-
-    @property
-    def rows(self) -> int:
-        return self.count
-
-
-class Group(NamedTuple):
-    """A stack of batches for one run of the device loop.
-
-    Attributes:
-        features: pytree of NumPy arrays [stack, batch_size, ...]; the first ``count`` batches are real, the others
-            repeat the first and must not be looked at.
-        labels: the same, or None.
-        mask: bool [stack, batch_size], False for padding and in batches beyond ``count``; None unless ``tail="pad"``.
-        host: host-only features by name, object arrays [rows, ...] of the real rows of all batches in order, or None.
-        count: real batches.
-        position: what has been consumed once all of the group has been.
-        rows: real rows.
-    """
-
-    features: Any
-    labels: Any
-    mask: np.ndarray | None
-    host: dict[str, np.ndarray] | None
-    count: int
-    position: dict[str, Any]
-    rows: int
-
-
 class Batches:
     """Iterator over static batches; nothing is read before the first ``next``, `next_group` or `peek`.
 
     Args:
-        input_fn: data, or a callable that gives data for each epoch (called with ``epoch`` if it has a parameter of that
-            name): arrays or dicts and tuples of arrays (one row an example), `arrays`, an iterable or generator of
-            examples or batches of any size, a Grain, ``tf.data`` or torch data set. A pair is (features, labels). What a
-            callable returns is asked for anew each epoch, except data in memory where it takes no ``epoch``.
+        input_fn: data, or a callable that gives data for each epoch (called with ``epoch`` if it has a parameter of
+            that name): an array or a dict or tuple of arrays (one row an example), `arrays`, an iterable or generator
+            of examples or of batches of any size, a Grain, ``tf.data`` or torch data set. A pair is (features, labels).
+            What a callable returns is asked for anew each epoch, except data in memory where it takes no ``epoch``.
         batch_size: rows of every batch.
         labels_expected: True: an element without labels is an error. False: labels are dropped. None: as they come.
         tail: what becomes of the rows at an epoch's end that do not fill a batch: "carry": they begin the next epoch's
-            first batch (at the end of the last epoch they are dropped, with a notice); "drop"; "pad": the batch is filled
-            with copies of its own first row, and ``mask`` tells.
+            first batch (at the end of the last epoch they are dropped, with a notice); "drop"; "pad": the batch is
+            filled with copies of its own first row, and ``mask`` tells.
         epochs: number of epochs; None repeats without end.
         start: a `Batch.position` of an earlier run; batches go on after it, bit for bit. At once for data in memory,
             by ``set_state`` for Grain, else by reading the epoch again.
@@ -140,7 +95,7 @@ class Batches:
         count = filled if mask is None else int(mask.sum())
         if host is not None:
             host = {name: column[:count] for name, column in host.items()}
-        return Batch(features, labels, mask, host, count, self.position)
+        return Batch(features, labels, mask, host, count, self._reader.position())
 
     def next_group(self, k: int) -> Group:
         """The next ``k`` batches as a `Group` whose leading size is always ``stack``.
@@ -164,22 +119,21 @@ class Batches:
 
     def peek(self) -> ElementSpec:
         """The spec of one example, from the first element, which is not lost."""
-        while not self._guard(self._ready):
-            if self._over:
-                raise InputError("input: the data is over; there is no element to look at. Give a fresh source, or an earlier start")
+        if self._door.spec is None and not self._guard(self._ready):
+            raise InputError("input: the data is over, no element is left to look at. Give a fresh source")
         return self._door.spec
 
     @property
     def spec(self) -> ElementSpec:
         """The same as `peek`."""
-        return self._door.spec if self._door.spec is not None else self.peek()
+        return self.peek()
 
     @property
     def position(self) -> dict[str, Any]:
         """What has been consumed by the batches given out so far; JSON-able."""
-        if self._reader is None:
-            return {"epoch": self._epoch, "element": 0, "row": 0, "example": 0} if self._start is None else self._start
-        return {"epoch": self._epoch, **self._reader.position()}
+        if self._reader is not None:
+            return self._reader.position()
+        return {"epoch": 0, "element": 0, "row": 0, "example": 0} if self._start is None else self._start
 
     def close(self) -> None:
         """Close the source (a generator's ``finally`` runs); the iteration is over."""
@@ -187,7 +141,7 @@ class Batches:
         if self._reader is not None:
             self._reader.close()
 
-    def _guard(self, function: Any, *args: Any) -> Any:
+    def _guard(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call, and remember a failure: iterating again after one must not look like the end of the data."""
         if self._failure is not None:
             raise self._failure
@@ -199,10 +153,10 @@ class Batches:
 
     def _collect(self, k: int, stack: int) -> tuple[list[np.ndarray], np.ndarray | None, int]:
         """Leaves of [stack * batch_size, ...] rows, mask, and the number of rows in the batches that were filled."""
-        leaves, mask, filled = self._guard(self._fill, k * self.batch_size, stack * self.batch_size)
-        if not filled:
+        found = self._guard(self._fill, k * self.batch_size, stack * self.batch_size)
+        if not found[2]:
             raise StopIteration
-        return leaves, mask, filled
+        return found
 
     def _fill(self, want: int, size: int) -> tuple[list[np.ndarray], np.ndarray | None, int]:
         out: list[np.ndarray] | None = None
@@ -216,7 +170,7 @@ class Batches:
             rows = len(piece[0])
             if rows == size:  # one piece is the whole group: no copy
                 self._made = True
-                return piece, self._mask(size, size, padding), size
+                return piece, None if self.tail != "pad" else self._mask(size, size, padding), size
             if out is None:
                 out = [np.empty((size, *leaf.shape[1:]), leaf.dtype) for leaf in piece]
             for array, leaf in zip(out, piece):
@@ -232,7 +186,7 @@ class Batches:
 
     def _mask(self, size: int, filled: int, padding: list[tuple[int, int]]) -> np.ndarray | None:
         if self.tail != "pad":
-            return None
+            return None  # every row is real
         if size == filled == self.batch_size and not padding:
             return self._all_real
         mask = np.zeros(size, bool)
@@ -254,8 +208,8 @@ class Batches:
             filled -= tail
             if self._reader.rows_read < self.batch_size:
                 raise InputError(
-                    f"batch_size: {self.batch_size} seen, and an epoch has {self._reader.rows_read} examples, so that with "
-                    'tail="drop" there would never be a batch. Use a smaller batch, or tail="carry"'
+                    f"batch_size: {self.batch_size} seen, and an epoch has {self._reader.rows_read} examples, so "
+                    'that with tail="drop" there would never be a batch. Use a smaller batch, or tail="carry"'
                 )
         self._next_epoch()
         return filled
@@ -267,8 +221,8 @@ class Batches:
             return filled
         if not self._made and filled == tail:
             raise InputError(
-                f"batch_size: {self.batch_size} seen, and the data has {filled} examples in all, less than one batch. Use a "
-                'smaller batch, more epochs, or tail="pad"'
+                f"batch_size: {self.batch_size} seen, and the data has {filled} examples in all, less than one "
+                'batch. Use a smaller batch, more epochs, or tail="pad"'
             )
         self._notices.give(f"input: the last {tail} examples do not fill a batch of {self.batch_size} and are left out")
         return filled - tail
@@ -304,8 +258,8 @@ class Batches:
         reader = open_reader(source, self._door, self._epoch, start)
         if reader.iterator is not None and reader.iterator is self._last_iterator:
             raise InputError(
-                f"input: epoch {self._epoch} is needed and the iterator of the epoch before is used up. Let input_fn be a "
-                "function that returns a fresh iterable each time it is called, or ask for one epoch"
+                f"input: epoch {self._epoch} is needed and the iterator of the epoch before is used up. Let input_fn "
+                "be a function that returns a fresh iterable each time it is called, or ask for one epoch"
             )
         return reader
 
@@ -315,5 +269,5 @@ def _check_start(start: dict[str, Any] | None) -> dict[str, Any] | None:
         return None
     missing = [name for name in ("epoch", "element", "row") if name not in start]
     if missing:
-        raise InputError(f"start: a position without {', '.join(missing)} seen; the position of an earlier Batch wanted")
+        raise InputError(f"start: a position without {missing[0]!r} seen; the position of an earlier Batch wanted")
     return {"example": start["row"], **start}

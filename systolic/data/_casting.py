@@ -91,6 +91,27 @@ def find_cast(seen: np.dtype, wanted: np.dtype) -> Cast | None:
     return _refuse(seen, wanted)
 
 
+def cast_scalar(leaf: Any, wanted: np.dtype, cast: Cast | None) -> Cast | None:
+    """The cast for a Python or NumPy scalar that is about to be stored in an array of ``wanted``; None: store it as is.
+
+    Storing casts without a check, so what an array would be checked for is checked here, without making an array.
+    """
+    if isinstance(leaf, str | bytes) or type(leaf) is bool:
+        return None
+    if wanted.kind in "iu" and isinstance(leaf, int | np.integer):
+        narrow = cast if isinstance(cast, _Narrow) else _Narrow(wanted)
+        return lambda value, describe: (
+            value if narrow.low <= value <= narrow.high else narrow(np.asarray(value), describe)
+        )
+    if wanted == np.float32 and isinstance(leaf, float):
+        largest = float(np.finfo(np.float32).max)
+        rounds = _Round(wanted)
+        return lambda value, describe: value if -largest <= value <= largest else rounds(np.asarray(value), describe)
+    if cast is None:
+        return None
+    return lambda value, describe: cast(np.asarray(value), describe)
+
+
 def to_device_dtypes(tree: Any, spec: Any) -> Any:
     """Cast features (or labels) as they arrived to the dtypes the model sees; call it inside the compiled program.
 
@@ -117,9 +138,9 @@ class _Narrow:
             flat = array.reshape(array.shape[0] if array.ndim else 1, -1)
             row, column = np.argwhere((flat < self.low) | (flat > self.high))[0]
             raise InputError(
-                f"{describe(int(row))}: the value {flat[row, column]} does not fit {self.wanted}, "
-                f"which holds {self.low} to {self.high}. Map it into that range in input_fn (hash or re-number it), or give "
-                "it as a string to keep it on the host"
+                f"{describe(int(row))}: the value {flat[row, column]} does not fit {self.wanted}, which holds "
+                f"{self.low} to {self.high}. Map it into that range in input_fn (hash or re-number it), or give it as a string to "
+                "keep it on the host"
             )
         return array.astype(self.wanted)
 
@@ -148,8 +169,8 @@ def _to_objects(array: np.ndarray, describe: Callable[[int], str]) -> np.ndarray
     first = array.flat[0] if array.dtype == OBJECT and array.size else None
     if isinstance(first, np.ndarray | list | tuple | numbers.Number) and not isinstance(first, bool):
         raise InputError(
-            f"{describe(0)}: an object array of {type(first).__name__} seen; a rectangular array of numbers wanted. Where "
-            "the examples differ in length the feature is ragged: pad each to one length in input_fn"
+            f"{describe(0)}: an object array of {type(first).__name__} seen; a rectangular array of numbers wanted. "
+            "Where the examples differ in length the feature is ragged: pad each to one length in input_fn"
         )
     if array.dtype == OBJECT:
         return array

@@ -14,7 +14,7 @@ from systolic._log import logger
 
 
 class _Shared:
-    """What the thread and the consumer share. The thread must not hold the `Prefetch` itself, or it would never be freed."""
+    """What the thread and the consumer share. A thread holding the `Prefetch` would keep it from being freed."""
 
     def __init__(self, depth: int) -> None:
         self.depth = depth
@@ -96,7 +96,7 @@ class Prefetch:
         if self._thread is not threading.current_thread():
             self._thread.join(timeout)
             if self._thread.is_alive():
-                logger.warning("input: the source has not come back within %g s of closing; its thread is left behind", timeout)
+                logger.warning("input: the source has not come back %g s after closing; its thread is left", timeout)
         self._finalizer.detach()
 
     def __enter__(self) -> Prefetch:
@@ -115,8 +115,8 @@ def prefetch(source: Iterable[Any], put: Callable[[Any], Any], depth: int = 2) -
         depth: items held ready; with the one being made and the one in use, ``depth + 2`` are alive.
 
     Returns:
-        A `Prefetch`: iterate over it, and close it (it is a context manager). An exception of the source or of ``put`` is
-        raised once, at its place in the order, with its own traceback.
+        A `Prefetch`: iterate over it, and close it (it is a context manager). An exception of the source or of ``put``
+        is raised once, at its place in the order, with its own traceback.
 
     Example:
         >>> with prefetch(range(3), lambda item: item * 10) as ahead:

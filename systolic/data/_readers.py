@@ -1,8 +1,9 @@
 """Readers: one epoch of a source as rows, read in pieces of any size, from any position.
 
-Each reader has ``peek()`` (whether there is a first row; settles the spec), ``read(want)`` (at most ``want`` rows as a list
-of arrays of shape [rows, ...], None at the end of the epoch), ``position()`` (what has been read, JSON-able) and
-``close()``. Attribute ``rows_read`` counts the rows of the epoch up to here; ``iterator`` is what is being read, if anything.
+Each reader has ``peek()`` (whether there is a first row; settles the spec), ``read(want)`` (at most ``want`` rows as a
+list of arrays of shape [rows, ...], None at the end of the epoch), ``position()`` (what has been read, JSON-able) and
+``close()``. Attribute ``rows_read`` counts the rows of the epoch up to here; ``iterator`` is what is being read, if
+anything.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from systolic._errors import InputError, SystolicError
 
 from ._door import Door
 from ._libraries import Stream, adapt, decode_state, encode_state, replay
+from ._messages import beyond
 from ._shuffle import ShuffleReader
 from ._sources import Arrays, Marked, Shuffled, describe
 from ._tree import is_array_tree
 
 _STATE_EVERY = 16
-"""Elements between two captures of an iterator's state: what a continued run reads again at most, against their cost."""
+"""Elements between two captures of an iterator's state: what a continued run reads again, against what they cost."""
 
 
 class Reader(Protocol):
@@ -69,7 +71,7 @@ class ArrayReader:
         self._cast_any = any(cast is not None for cast in self._casts)
         self.rows_read = 0 if start is None else start["row"]
         if self.rows_read > self._rows:
-            raise InputError(_beyond(f"row {self.rows_read}", f"{self._rows} examples"))
+            raise InputError(beyond(f"row {self.rows_read}", f"{self._rows} examples"))
 
     def peek(self) -> bool:
         return self.rows_read < self._rows
@@ -94,7 +96,7 @@ class ArrayReader:
         return leaves
 
     def position(self) -> dict[str, Any]:
-        return {"element": 0, "row": self.rows_read}
+        return {"epoch": self._epoch, "element": 0, "row": self.rows_read}
 
     def close(self) -> None:
         """Nothing is held open."""
@@ -114,7 +116,7 @@ class StreamReader:
         try:
             self.iterator = self._start(stream, skip, start)
         except StopIteration:
-            raise InputError(_beyond(f"element {skip}", "fewer elements")) from None
+            raise InputError(beyond(f"element {skip}", "fewer elements")) from None
         except SystolicError:
             raise
         except Exception as error:
@@ -140,7 +142,7 @@ class StreamReader:
 
     def _skip_rows(self, rows: int) -> None:
         if not self._fetch() or self._rest[1] is None or self._rest[1] < rows:
-            raise InputError(_beyond(f"row {rows} of element {self._element}", "no such row"))
+            raise InputError(beyond(f"row {rows} of element {self._element}", "no such row"))
         self._row = rows
         self.rows_read += rows
 
@@ -163,7 +165,12 @@ class StreamReader:
         return [leaf[low : low + want] for leaf in leaves]
 
     def position(self) -> dict[str, Any]:
-        position = {"element": self._element, "row": self._row, "example": self.rows_read}
+        position = {
+            "epoch": self._epoch,
+            "element": self._element,
+            "row": self._row,
+            "example": self.rows_read,
+        }
         if self._state[1] is not None:
             position["state_element"], position["state"] = self._state
         return position
@@ -211,22 +218,15 @@ class StreamReader:
     def _raised(self, error: Exception, place: str) -> InputError:
         epoch = f" of epoch {self._epoch}" if self._epoch else ""
         return InputError(
-            f"input: {type(error).__name__} raised {place}{epoch}, after {self.rows_read} examples: {error}. The error is in "
-            "the code that yields the data; its traceback is above"
+            f"input: {type(error).__name__} raised {place}{epoch}, after {self.rows_read} examples: {error}. The "
+            "error is in the code that yields the data; its own traceback comes first"
         )
 
 
 def _stream_of_iterable(source: Any) -> Stream:
     if isinstance(source, str | bytes) or not (hasattr(source, "__iter__") or hasattr(source, "__next__")):
         raise InputError(
-            f"input_fn: {describe(source)} seen; a dict or tuple of arrays, systolic.data.arrays(...), a Grain, tf.data or torch "
-            "data set, or any iterable of examples or batches wanted"
+            f"input_fn: {describe(source)} seen; a dict or tuple of arrays, systolic.data.arrays(...), a Grain, "
+            "tf.data or torch data set, or any iterable of examples or batches wanted"
         )
     return Stream(replay(source))
-
-
-def _beyond(place: str, what: str) -> str:
-    return (
-        f"start: the position says {place} and the data set has {what}. It was changed since the position was saved; give the "
-        "same data, or start anew"
-    )

@@ -1,8 +1,8 @@
 """A shuffle buffer for streams.
 
-Rows leave in blocks of fixed size, so that the order is a function of the row number alone and a block costs one gather,
-whatever pieces the caller asks for. A block is drawn without replacement from the full buffer, and its places are
-refilled with the next rows of the stream.
+Rows leave in blocks of fixed size, so that the order is a function of the row number alone and a block costs one
+gather, whatever pieces the caller asks for. A block is drawn without replacement from the full buffer, and its places
+are refilled with the next rows of the stream.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import numpy as np
 
 from systolic._errors import InputError
 
+from ._messages import beyond
+
 _LARGEST_BLOCK = 256
 
 
@@ -20,7 +22,7 @@ class ShuffleReader:
     """Rows of another reader in shuffled order; continues by reading the epoch again up to the position."""
 
     def __init__(self, reader: Any, buffer: int, seed: int, epoch: int, start: dict[str, Any] | None) -> None:
-        self._reader, self._capacity = reader, buffer
+        self._reader, self._capacity, self._epoch = reader, buffer, epoch
         self._block_rows = max(1, min(_LARGEST_BLOCK, buffer // 4))
         self._generator = np.random.Generator(np.random.Philox(key=[seed, epoch]))
         self._buffer: list[np.ndarray] | None = None
@@ -32,10 +34,7 @@ class ShuffleReader:
         while remaining:
             piece = self.read(remaining)
             if piece is None:
-                raise InputError(
-                    f"start: the position says row {start['row']} and the data set has {self.rows_read} examples. It was "
-                    "changed since the position was saved; give the same data, or start anew"
-                )
+                raise InputError(beyond(f"row {start['row']}", f"{self.rows_read} examples"))
             remaining -= len(piece[0])
 
     @property
@@ -58,7 +57,7 @@ class ShuffleReader:
         return piece
 
     def position(self) -> dict[str, Any]:
-        return {"element": 0, "row": self.rows_read}
+        return {"epoch": self._epoch, "element": 0, "row": self.rows_read}
 
     def close(self) -> None:
         self._reader.close()

@@ -44,8 +44,8 @@ def arrays(features: Any, labels: Any = None, *, shuffle: int | None = None) -> 
     """N examples in memory: the fastest source, and one that continues anywhere at once.
 
     Args:
-        features: an array of shape [N, ...] or a dict or tuple of such; NumPy, JAX or torch. Must not be changed while in
-            use: batches may be views of it.
+        features: an array of shape [N, ...] or a dict or tuple of such; NumPy, JAX or torch. Must not be changed
+            while in use: batches may be views of it.
         labels: the same for labels, or None.
         shuffle: seed; each epoch is then a new permutation, a function of (seed, epoch) alone. None keeps the order.
 
@@ -61,12 +61,12 @@ def arrays(features: Any, labels: Any = None, *, shuffle: int | None = None) -> 
 
 
 def examples(source: Any) -> Marked:
-    """Say that each element of an iterable (or of what a callable returns) is one example, without a batch dimension."""
+    """Say that each element of an iterable, or of what a callable returns, is one example: no batch dimension."""
     return Marked(source, False)
 
 
 def batches(source: Any) -> Marked:
-    """Say that each element of an iterable (or of what a callable returns) is a batch, with a leading batch dimension."""
+    """Say that each element of an iterable, or of what a callable returns, is a batch: it leads with that dimension."""
     return Marked(source, True)
 
 
@@ -82,7 +82,7 @@ def shuffle(source: Any, buffer: int, seed: int) -> Shuffled:
         seed: non-negative integer.
     """
     if not isinstance(buffer, int) or buffer < 2:
-        raise InputError(f"buffer: {buffer!r} seen, an integer of at least 2 wanted: the number of examples held for shuffling")
+        raise InputError(f"buffer: {buffer!r} seen, an integer of at least 2 wanted: the number of examples held")
     _check_seed("seed", seed)
     if seed is None:
         raise InputError("seed: None seen, a non-negative integer wanted, so that a run can be continued exactly")
@@ -121,14 +121,15 @@ def _takes_epoch(function: Any) -> bool:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # some built-in callables have no signature
         return False
-    required = [
-        p.name
-        for p in parameters
-        if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name != "epoch"
-    ]
+    by_name = (
+        inspect.Parameter.POSITIONAL_ONLY,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+        inspect.Parameter.KEYWORD_ONLY,
+    )
+    required = [p.name for p in parameters if p.default is p.empty and p.kind in by_name and p.name != "epoch"]
     if required:
         raise InputError(
-            f"input_fn: it needs the argument {required[0]!r}; a function without arguments, or with one named 'epoch', "
+            f"input_fn: it needs the argument {required[0]!r}; a function without arguments, or one named 'epoch', "
             "wanted. Bind the others: functools.partial(input_fn, ...)"
         )
     return any(p.name == "epoch" for p in parameters)

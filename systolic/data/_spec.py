@@ -25,7 +25,7 @@ class FeatureSpec:
     Args:
         shape: shape of one example, without the batch dimension.
         dtype_host: dtype in which batches leave the host. ``uint8`` images stay ``uint8``: a small transfer.
-        dtype_device: dtype the model sees, or None for a feature that stays on the host (strings, bytes, objects, dates).
+        dtype_device: dtype the model sees; None for a feature that stays on the host (strings, bytes, objects, dates).
     """
 
     shape: tuple[int, ...]
@@ -104,7 +104,7 @@ def is_feature_spec(node: Any) -> bool:
 
 
 def without_host_only(tree: Any) -> Any:
-    """Drop host-only features: dict entries disappear, tuple entries become None so that the others keep their place."""
+    """Drop host-only features: dict entries disappear, tuple entries become None, so the others keep their place."""
     if isinstance(tree, dict):
         return {name: without_host_only(child) for name, child in tree.items() if not _is_host_leaf(child)}
     if isinstance(tree, tuple):

@@ -14,6 +14,8 @@ import numpy as np
 
 from systolic._errors import InputError
 
+from ._messages import label
+
 _SCALARS = (bool, int, float, complex, str, bytes, np.generic)
 
 
@@ -40,7 +42,7 @@ def canonical(tree: Any, root: str) -> Any:
     if isinstance(tree, Mapping):
         for name in tree:
             if not isinstance(name, str):
-                raise InputError(f"{root}: the name {name!r} of type {type(name).__name__} seen; feature names are strings")
+                raise InputError(f"{root}: the name {name!r} ({type(name).__name__}) seen; feature names are strings")
         return {name: canonical(child, _join(root, name)) for name, child in tree.items()}
     if hasattr(tree, "_fields") and isinstance(tree, tuple):
         return {name: canonical(child, _join(root, name)) for name, child in zip(tree._fields, tree)}
@@ -71,7 +73,9 @@ def to_numpy(leaf: Any, name: str) -> np.ndarray:
     if isinstance(leaf, _SCALARS) or hasattr(leaf, "__array__"):
         array = np.asarray(leaf)
         if isinstance(leaf, int) and array.dtype == object:
-            raise InputError(f"feature {name!r}: the value {leaf} does not fit 64 bits. Give it as a string to keep it on the host")
+            raise InputError(
+                f"{label(name)}: the value {leaf} does not fit 64 bits. As a string it would stay on the host"
+            )
         return array
     return _object(leaf)
 
@@ -110,8 +114,8 @@ def _from_list(items: list | tuple, name: str) -> np.ndarray:
         if "inhomogeneous" not in str(error):
             raise
         raise InputError(
-            f"feature {name!r} is ragged: a nested list whose parts differ in length seen, a rectangular one wanted. Pad "
-            "each example to one length in input_fn"
+            f"{label(name)} is ragged: a nested list whose parts differ in length seen, a rectangular one wanted. "
+            "Pad each example to one length in input_fn"
         ) from None
     if array.dtype.kind in "US":
         objects = np.empty(array.shape, object)
