@@ -15,7 +15,6 @@ What libtpu does when nobody stops it, and what is done here (measured with libt
 from __future__ import annotations
 
 import glob
-import importlib.metadata
 import importlib.util
 import os
 import pathlib
@@ -48,9 +47,11 @@ _ANSWERS = {
 
 def libtpu_version() -> str | None:
     """Version of the installed libtpu, read from its metadata without loading it; None when it is not installed."""
+    from importlib import metadata
+
     try:
-        return importlib.metadata.version("libtpu")
-    except importlib.metadata.PackageNotFoundError:
+        return metadata.version("libtpu")
+    except metadata.PackageNotFoundError:
         return None
 
 
@@ -74,7 +75,7 @@ def quiet_environment() -> dict[str, str]:
     Empty where libtpu is not installed or a TPU is attached: there, libtpu and JAX must look at the machine themselves.
     JAX_PLATFORMS names the platforms that this machine can have, so that JAX does not try the TPU and load libtpu.
     """
-    if importlib.util.find_spec("libtpu") is None or tpu_attached():
+    if not _libtpu_installed() or tpu_attached():
         return {}
     environment = dict(_ANSWERS)
     platforms = _platforms_without_tpu()
@@ -184,6 +185,11 @@ def compile_mesh(target: Target, axes: Mapping[str, int]) -> jax.sharding.Mesh:
     return jax.sharding.Mesh(placed, tuple(sizes), axis_types=(jax.sharding.AxisType.Auto,) * len(sizes))
 
 
+def _libtpu_installed() -> bool:
+    """Whether JAX would find libtpu, as a package or by the path that its TPU_LIBRARY_PATH gives."""
+    return os.path.isfile(os.environ.get("TPU_LIBRARY_PATH", "")) or importlib.util.find_spec("libtpu") is not None
+
+
 def _require_described(target: Target) -> None:
     if target.attached:
         raise TargetError(
@@ -193,7 +199,7 @@ def _require_described(target: Target) -> None:
 
 
 def _require_libtpu(target: Target) -> None:
-    if importlib.util.find_spec("libtpu") is None:
+    if not _libtpu_installed():
         raise TargetError(
             f"target={target.name!r}: a described TPU is compiled by libtpu, which is not installed. Install "
             f"'systolic[tpu]' (Linux on x86-64)."

@@ -99,5 +99,5 @@ def _arrange_slice(devices: list[jax.Device], shape: tuple[int, ...]) -> np.ndar
         try:
             return np.asarray(mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True))
         except (NotImplementedError, ValueError, AssertionError):
-            pass  # no placement is known for this shape on this torus: any order is correct, only slower
+            pass  # JAX knows no placement (the devices are no full box, say): any order is correct, only slower
     return np.array(devices, object).reshape(shape)

@@ -20,6 +20,7 @@ from typing import NoReturn
 from systolic._errors import TargetError
 from systolic.target._topology import GENERATIONS, Bounds, Generation, text
 
+_MOST_DEVICES = 4096  # attached ones: JAX makes as many CPU devices as it is told, until memory is exhausted
 ATTACHED = ("auto", "cpu", "gpu", "tpu")
 
 _ATTACHED_NAME = re.compile(r"(auto|cpu|gpu|tpu)(?::(\d{1,6}))?", re.ASCII)
@@ -108,8 +109,8 @@ def _attached(name: str, platform: str, count: str | None) -> Name:
         return Name(platform)
     if platform == "auto":
         raise TargetError(f"target={name!r}: 'auto' takes all devices of the best kind; write cpu:{count} or the like")
-    if int(count) < 1:
-        raise TargetError(f"target={name!r}: at least 1 device is wanted, as in '{platform}:1'")
+    if not 1 <= int(count) <= _MOST_DEVICES:
+        raise TargetError(f"target={name!r}: 1 to {_MOST_DEVICES} devices were wanted, as in '{platform}:1'")
     return Name(platform, int(count))
 
 

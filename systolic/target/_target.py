@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from systolic._errors import TargetError
 from systolic.target import _mesh
+from systolic.target._attached import attached_devices, best_attached, cpu_will_have
 from systolic.target._hardware import HARDWARE, Hardware, hardware_of
 from systolic.target._names import Name, parse
 from systolic.target._topology import text
 
 if TYPE_CHECKING:
     import jax
-
-_ADVICE = {
-    "cpu": "check JAX_PLATFORMS",
-    "gpu": "install jax[cuda13] or jax[cuda12] on a machine with an NVIDIA GPU and check JAX_PLATFORMS, or use 'auto'",
-    "tpu": "run on a TPU machine with 'systolic[tpu]', or name a described TPU such as 'v5e-8' to compile without one",
-}
 
 
 class Target:
@@ -58,11 +51,10 @@ class Target:
     def __init__(self, name: str | Target) -> None:
         understood = name._name if isinstance(name, Target) else parse(name)
         if understood.platform == "auto":
-            understood = _best_attached()
-        if understood.count is not None and understood.platform == "cpu":
-            _ask_for_cpu_devices(understood.count)
+            understood = best_attached()
         object.__setattr__(self, "_name", understood)
-        if self.attached and understood != Name("cpu"):  # a "cpu" without number always exists: JAX need not look yet
+        # Refuse now what is not there, but leave JAX's devices unlisted where it can be: a larger "cpu:16" may follow.
+        if self.attached and not (understood.platform == "cpu" and cpu_will_have(understood.count)):
             self.devices()
 
     def __setattr__(self, attribute: str, value: object) -> None:
@@ -167,28 +159,7 @@ class Target:
                 f"target={self.name!r} is described, not attached: it can compile a program and cannot run it. To run, "
                 f"use 'auto', 'cpu', 'gpu' or 'tpu'."
             )
-        import jax
-
-        try:
-            devices = jax.devices(self.platform)
-        except RuntimeError as error:
-            raise TargetError(
-                f"target={self.name!r}: JAX finds no {self.platform.upper()} here; {_ADVICE[self.platform]}"
-            ) from error
-        wanted = self._name.count
-        if wanted is None:
-            return list(devices)
-        if wanted > len(devices):
-            raise TargetError(
-                f"target={self.name!r}: {wanted} devices were wanted and {len(devices)} are there; "
-                f"{_too_few(self.platform, wanted)}"
-            )
-        if jax.process_count() > 1 and wanted != len(devices):
-            raise TargetError(
-                f"target={self.name!r}: {wanted} devices were wanted and the {jax.process_count()} processes of this "
-                f"run have {len(devices)}; a part of them would leave processes without work: use '{self.platform}'"
-            )
-        return list(devices[:wanted])
+        return attached_devices(self._name)
 
     def mesh(self, axes: Mapping[str, int]) -> jax.sharding.Mesh | jax.sharding.AbstractMesh:
         """A mesh over all devices of the target.
@@ -227,49 +198,3 @@ class Target:
 
 def _counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def _best_attached() -> Name:
-    import jax
-
-    try:
-        platform = jax.default_backend()
-    except RuntimeError as error:
-        raise TargetError(f"target='auto': JAX finds no devices here ({error}); check JAX_PLATFORMS") from error
-    if platform not in _ADVICE:
-        raise TargetError(f"target='auto': JAX runs on {platform!r} here, not on tpu, gpu or cpu; check JAX_PLATFORMS")
-    return Name(platform)
-
-
-def _ask_for_cpu_devices(count: int) -> None:
-    """Have JAX show ``count`` CPU devices over all processes, unless it has listed its devices or shows enough."""
-    import jax
-
-    if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
-        return  # the user's own number; whether it is enough is seen when the devices are listed
-    share = math.ceil(count / _num_processes())
-    if jax.config.jax_num_cpu_devices >= share:
-        return
-    with contextlib.suppress(RuntimeError):  # JAX has listed its devices: devices() says what to do if they are too few
-        jax.config.update("jax_num_cpu_devices", share)
-
-
-def _num_processes() -> int:
-    """Processes of this run, without making JAX list its devices as ``jax.process_count()`` does."""
-    import jax
-
-    if not jax.distributed.is_initialized():
-        return 1
-    from jax._src import distributed  # the count has no public name before devices are listed
-
-    return distributed.global_state.num_processes
-
-
-def _too_few(platform: str, wanted: int) -> str:
-    if platform == "cpu":
-        return (
-            f"JAX fixes the number when it first lists its devices: make Target('cpu:{wanted}') before that, or start "
-            f"Python with XLA_FLAGS=--xla_force_host_platform_device_count={wanted}"
-        )
-    return f"use '{platform}' for all that are attached"
-
