@@ -273,7 +273,8 @@ def _expand(mask: jax.Array | None, weights: jax.Array, what: str) -> jax.Array:
 
 
 def _weights(values: jax.Array, weights: Any, argument: str) -> jax.Array:
-    """Weights broadcast to the shape of values, in their dtype."""
+    """Weights broadcast to the shape of values, in their dtype (float32 for bools)."""
+    values = _floats(values)
     if weights is None:
         return jnp.ones_like(values)
     weights = jnp.asarray(weights)

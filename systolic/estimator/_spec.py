@@ -71,8 +71,8 @@ def call_model_fn(
     """Call ``model_fn`` with those of ``model, features, labels, mode, params, key`` that its signature names.
 
     bound: what an adapter's ``bind`` returned (passed as ``model``); params: the user's own settings; rngs: a PRNG key
-    for this step, passed as ``key``. Returns the checked spec. InputError if the signature asks for something else, or the result is not
-    an EstimatorSpec of the right shapes for ``mode`` (:func:`check_spec`).
+    for this step (passed as ``key``). Returns the checked spec. InputError if the signature asks for something else,
+    or the result is not an EstimatorSpec of the right shapes for ``mode`` (:func:`check_spec`).
     """
     values = dict(zip(_KNOWN, (bound, features, labels, mode, params, rngs)))
     positional, keywords = [], {}
@@ -230,10 +230,9 @@ def _check_losses(spec: EstimatorSpec, batch_size: int | None) -> None:
 
 def _check_rows(leaf: Any, batch_size: int | None, what: str, scalar: bool = False) -> None:
     """InputError unless ``leaf`` is an array of ``batch_size`` rows (or, where allowed, a scalar)."""
-    try:
-        shape = jnp.shape(leaf)
-    except TypeError as error:
-        raise InputError(f"{what}: got {type(leaf).__name__}, wanted an array with one row per example.") from error
+    if not hasattr(leaf, "dtype") and not isinstance(leaf, int | float):
+        raise InputError(f"{what}: got {type(leaf).__name__}, wanted an array with one row per example.")
+    shape = jnp.shape(leaf)
     if scalar and not shape:
         return
     if not shape or (batch_size is not None and shape[0] != batch_size):
