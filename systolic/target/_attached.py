@@ -1,4 +1,4 @@
-"""Devices that are attached: finding the best kind, having enough CPU devices, and what to say when too few are there."""
+"""Devices that are attached: the best kind, enough CPU devices, and what to say when there are too few."""
 
 from __future__ import annotations
 

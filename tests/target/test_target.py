@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import concurrent.futures
 import copy
+import dataclasses
 import os
 import pathlib
 import pickle
@@ -17,7 +18,7 @@ import pytest
 
 import systolic.target
 from systolic._errors import TargetError
-from systolic.target import HARDWARE, Target
+from systolic.target import HARDWARE, Target, _target
 
 
 def _python(code: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
@@ -96,6 +97,47 @@ def test_a_described_target_has_its_generations_hardware():
 )
 def test_summary_tells_devices_from_chips(name, summary):
     assert Target(name).summary == summary
+
+
+@dataclasses.dataclass
+class _TpuDevice:
+    """What an attached TPU's device tells, as far as a Target asks."""
+
+    device_kind: str
+    coords: tuple[int, int, int]
+    core_on_chip: int = 0
+    process_index: int = 0
+    slice_index: int = 0
+    platform: str = "tpu"
+
+
+def _attach(monkeypatch, devices):
+    monkeypatch.setattr(_target, "attached_devices", lambda name: devices)
+
+
+def test_an_attached_tpu_is_read_off_its_devices(monkeypatch):
+    devices = [_TpuDevice("TPU v5 lite", (x, y, 0), process_index=y // 2) for y in range(4) for x in range(2)]
+    _attach(monkeypatch, devices)
+    target = Target("tpu")
+    assert (target.generation, target.topology, target.num_chips, target.num_devices) == ("v5e", "2x4", 8, 8)
+    assert (target.num_hosts, target.num_slices, target.hardware) == (2, 1, HARDWARE["v5e"])
+
+
+def test_two_devices_of_an_attached_chip_count_once(monkeypatch):
+    _attach(
+        monkeypatch,
+        [_TpuDevice("TPU7x", (x, y, 0), core, s, s) for s in (0, 1) for x in (0, 1) for y in (0, 1) for core in (0, 1)],
+    )
+    target = Target("tpu")
+    assert (target.topology, target.num_chips, target.num_devices) == ("2x2x1", 8, 16)
+    assert (target.num_hosts, target.num_slices) == (2, 2)
+    assert target.summary == "tpu: 16 devices, 8 chips (2x2x1 a slice), 2 slices, 2 hosts"
+
+
+def test_an_attached_tpu_of_an_unknown_kind_has_no_numbers(monkeypatch):
+    _attach(monkeypatch, [_TpuDevice("TPU v99", (0, 0, 0))])
+    target = Target("tpu")
+    assert (target.generation, target.hardware, target.num_chips) == (None, None, 1)
 
 
 def test_cpu_with_a_number_makes_the_devices_in_a_fresh_process():
