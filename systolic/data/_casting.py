@@ -139,8 +139,8 @@ class _Narrow:
             row, column = np.argwhere((flat < self.low) | (flat > self.high))[0]
             raise InputError(
                 f"{describe(int(row))}: the value {flat[row, column]} does not fit {self.wanted}, which holds "
-                f"{self.low} to {self.high}. Map it into that range in input_fn (hash or re-number it), or give it as a string to "
-                "keep it on the host"
+                f"{self.low} to {self.high}. Map it into that range in input_fn (hash or re-number it), or give it "
+                "as a string to keep it on the host"
             )
         return array.astype(self.wanted)
 
