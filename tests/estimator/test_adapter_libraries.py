@@ -67,6 +67,31 @@ def test_nnx_part_frozen_in_the_model_function_stays():
     assert np.any(np.asarray(new["b"]["mean"]) != 0)
 
 
+def test_nnx_partitioned_parameters_need_no_mesh():
+    kernel = nnx.with_partitioning(nnx.initializers.lecun_normal(), (None, "model"))
+    adapter = as_adapter(lambda rngs: nnx.Linear(2, 2, kernel_init=kernel, rngs=rngs))
+    params, state = jax.jit(functools.partial(adapter.init, run=nothing))(KEY)
+    np.testing.assert_allclose(adapter.bind(params, state, Mode.EVAL)(X), X @ params["kernel"], rtol=1e-5)
+
+
+def test_nnx_layers_stacked_by_vmap_have_streams_of_their_own():
+    class Stack(nnx.Module):
+        def __init__(self, *, rngs):
+            @nnx.split_rngs(splits=3)
+            @nnx.vmap
+            def make(rngs):
+                return nnx.Dropout(0.5, rngs=rngs)
+
+            self.dropouts = make(rngs)
+
+    adapter = as_adapter(Stack)
+    params, state = adapter.init(KEY, nothing)
+    assert not jax.tree.leaves((params, state))
+    model = adapter.bind(params, state, Mode.TRAIN, KEY)
+    out = nnx.vmap(lambda dropout, x: dropout(x), in_axes=(0, None))(model.dropouts, jnp.ones(64))
+    assert len(np.unique(np.asarray(out), axis=0)) == 3
+
+
 def test_nnx_variable_made_late_is_refused():
     adapter = as_adapter(lambda rngs: nnx.Linear(2, 2, rngs=rngs))
     bound = adapter.bind(*adapter.init(KEY, nothing), Mode.TRAIN, KEY)

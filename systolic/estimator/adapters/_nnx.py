@@ -122,7 +122,10 @@ class NNXAdapter:
     def _make(self, key: jax.Array) -> Any:
         from flax import nnx
 
-        module = self._build(rngs=nnx.Rngs(key))
+        # A partitioning written on a variable is a wish of the model's; the program's layout decides. NNX would
+        # apply it at once, and so ask for a mesh with those axes even on one device.
+        with nnx.use_eager_sharding(False):
+            module = self._build(rngs=nnx.Rngs(key))
         if not isinstance(module, nnx.Module):
             raise InputError(f"model: the function of rngs returned {type(module).__name__}, wanted an nnx.Module.")
         for _, node in nnx.iter_graph(module):
