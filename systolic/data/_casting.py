@@ -172,6 +172,8 @@ def _to_objects(array: np.ndarray, describe: Callable[[int], str]) -> np.ndarray
             f"{describe(0)}: an object array of {type(first).__name__} seen; a rectangular array of numbers wanted. "
             "Where the examples differ in length the feature is ragged: pad each to one length in input_fn"
         )
+    if array.ndim == 0:
+        return array[()]  # the object itself: stored as a 0-d array it would stay one
     if array.dtype == OBJECT:
         return array
     objects = np.empty(array.shape, OBJECT)

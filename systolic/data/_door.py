@@ -38,7 +38,7 @@ class Door:
     def __init__(self, spec: ElementSpec | None, labels_expected: bool | None, notices: Notices) -> None:
         self._given = spec
         self._labels_expected = labels_expected
-        self._notices = notices
+        self.notices = notices
         self._guessed = False
         # How the last new kind of element passed:
         self._signature: list | None = None
@@ -99,50 +99,48 @@ class Door:
 
     def _inspect(self, element: Any, epoch: int, index: int, batched: bool | None):
         """Everything about one element: raw leaves, arrays, rows, casts. Settles the spec if this is the first."""
-        features, labels = self._split(element, epoch, index)
+        features, labels, dropped = self._split(element, epoch, index)
         pairs = named_leaves(features, labels)
         names = tuple(name for name, _ in pairs)
         arrays = [to_numpy(leaf, name) for name, leaf in pairs]
         if not arrays:
             raise InputError(f"{where(None, epoch, index)}: no features seen; a dict or tuple of arrays wanted")
         if self.spec is None:
-            self._settle(features, labels, names, arrays, batched)
+            self._settle(features, labels, names, arrays, self._is_batch(names, arrays, dropped, batched))
         elif names != self.names:
             raise InputError(names_differ(self.names, names, epoch, index))
         rows = self._check_shapes(arrays, epoch, index, batched or self.batched)
         casts = [self._find_cast(i, array, epoch, index) for i, array in enumerate(arrays)]
         return [leaf for _, leaf in pairs], arrays, rows, casts
 
-    def _split(self, element: Any, epoch: int, index: int) -> tuple[Any, Any]:
+    def _split(self, element: Any, epoch: int, index: int) -> tuple[Any, Any, Any]:
+        """(features, labels, labels that are not wanted)."""
         features, labels = split(element)
+        dropped = None
         if self._labels_expected is False:
             if labels is not None and self._given is not None and not isinstance(features, dict):
                 # Where the model takes a pair of features, a pair is not (features, labels).
                 whole = canonical(element, "features")
                 if tree_structure(whole) == tree_structure(self._given.features):
-                    return whole, None
-            labels = None
+                    return whole, None, None
+            labels, dropped = None, labels
         if self._labels_expected and labels is None:
             raise InputError(
                 f"{where(None, epoch, index)}: {kind(element)} without labels seen, a pair (features, labels) wanted. "
                 "Let input_fn return or yield such pairs"
             )
-        return canonical(features, "features"), canonical(labels, "labels")
+        return canonical(features, "features"), canonical(labels, "labels"), dropped
 
     def _settle(
-        self, features: Any, labels: Any, names: Sequence[str], arrays: list[np.ndarray], batched: bool | None
+        self, features: Any, labels: Any, names: Sequence[str], arrays: list[np.ndarray], batched: bool
     ) -> None:
         """Make the spec from the first element, within what was given."""
-        given = {} if self._given is None else self._given.named()
-        if self._labels_expected is False:
-            given = {name: spec for name, spec in given.items() if not is_label(name)}
+        given = self._given_specs()
         if self._given is not None:  # host-only features may come and go: the model does not see them
             wanted = [name for name, spec in given.items() if not spec.host_only]
             host = {name for name, array in zip(names, arrays) if is_host_only(array.dtype) and name not in wanted}
             if set(names) - host != set(wanted):
                 raise InputError(names_differ(wanted, set(names) - host, 0, 0))
-        if batched is None:
-            batched = self._is_batch(names, arrays, given)
         specs = []
         for name, array in zip(names, arrays):
             if batched and array.ndim == 0:
@@ -166,18 +164,28 @@ class Door:
         for name, array, spec in zip(names, arrays, specs):
             text = cast_notice(name, array.dtype, spec)
             if text:
-                self._notices.give(text)
+                self.notices.give(text)
 
-    def _is_batch(self, names: Sequence[str], arrays: list[np.ndarray], given: dict[str, FeatureSpec]) -> bool:
-        """Example or batch, for an element that nothing marks: by known ranks, else by leading dimensions."""
+    def _given_specs(self) -> dict[str, FeatureSpec]:
+        given = {} if self._given is None else self._given.named()
+        if self._labels_expected is False:
+            given = {name: spec for name, spec in given.items() if not is_label(name)}
+        return given
+
+    def _is_batch(self, names: Sequence[str], arrays: list[np.ndarray], dropped: Any, batched: bool | None) -> bool:
+        """Example or batch: by a mark, else by the ranks of a known spec, else by leading dimensions."""
+        if batched is not None:
+            return batched
+        given = self._given_specs()
         extra = {array.ndim - len(given[name].shape) for name, array in zip(names, arrays) if name in given}
         if extra in ({0}, {1}):
             return extra == {1}
         self._guessed = True
+        arrays = arrays + [to_numpy(leaf, name) for name, leaf in named_leaves(None, canonical(dropped, "labels"))]
         leading = {array.shape[0] if array.ndim else None for array in arrays}
         if len(leading) != 1 or None in leading:
             return False
-        self._notices.give(
+        self.notices.give(
             f"input: an element whose every leaf has leading dimension {leading.pop()} was read as a batch of that "
             f"many examples. {MARK}"
         )

@@ -39,7 +39,7 @@ def adapt(source: Any, epoch: int) -> Stream | None:
         return Stream(replay(source), True if batched else None)
     if hasattr(source, "__getitem__") and hasattr(source, "__len__") and not hasattr(source, "__iter__"):
         # A map-style data set, as torch has them: elements by number, and numbers past the end need not raise.
-        return Stream(lambda skip: (source[i] for i in range(skip, len(source))))
+        return Stream(lambda skip: (source[i] for i in range(skip, len(source))), False)
     return None
 
 

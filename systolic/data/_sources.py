@@ -51,8 +51,9 @@ def arrays(features: Any, labels: Any = None, *, shuffle: int | None = None) -> 
 
     Example:
         >>> import numpy as np
-        >>> source = arrays({"x": np.arange(6)}, np.arange(6) % 2, shuffle=7)
-        >>> batch = next(Batches(source, batch_size=4))
+        >>> from systolic import data
+        >>> source = data.arrays({"x": np.arange(6)}, np.arange(6) % 2, shuffle=7)
+        >>> batch = next(data.Batches(source, batch_size=4))
         >>> batch.features["x"].shape
         (4,)
     """

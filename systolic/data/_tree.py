@@ -89,10 +89,11 @@ def is_array_like(value: Any) -> bool:
 
 def is_array_tree(value: Any) -> bool:
     """Whether this is a dict, tuple or nesting of arrays, and nothing else: a data set in memory."""
-    if isinstance(value, Mapping):
-        return bool(value) and all(is_array_tree(child) for child in value.values())
-    if isinstance(value, tuple):
-        return bool(value) and all(child is None or is_array_tree(child) for child in value)
+    if isinstance(value, Mapping | tuple):
+        children = list(value.values()) if isinstance(value, Mapping) else list(value)
+        return bool(children) and all(
+            child is None or is_array_tree(tuple(child) if _is_list_of_arrays(child) else child) for child in children
+        )
     return is_array_like(value)
 
 
@@ -105,6 +106,10 @@ def _is_array_like_list(items: list) -> bool:
     while isinstance(items, list) and items:
         items = items[0]
     return isinstance(items, (list, *_SCALARS))
+
+
+def _is_list_of_arrays(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(hasattr(item, "shape") for item in value)
 
 
 def _from_list(items: list | tuple, name: str) -> np.ndarray:

@@ -76,9 +76,10 @@ def test_carried_tails_join_the_next_epoch(sizes, batch_size, stack):
 @hypothesis.settings(max_examples=80, deadline=None)
 def test_dropped_tails_are_those_that_do_not_fill_a_batch(sizes, batch_size, stack, epochs):
     hypothesis.assume(sum(sizes) >= batch_size)
-    got = [numbers(b) for b in data.Batches(chunks(sizes), batch_size, tail="drop", epochs=epochs, stack=stack)]
+    batches = data.Batches(chunks(sizes), batch_size, tail="drop", epochs=epochs, stack=stack)
+    got = [number for batch in batches for number in numbers(batch)]
     whole = sum(sizes) // batch_size * batch_size
-    assert sum(got, []) == list(range(whole)) * epochs
+    assert got == list(range(whole)) * epochs
 
 
 @hypothesis.given(SIZES, st.integers(1, 7), st.sampled_from(["carry", "drop", "pad"]), st.integers(1, 3), st.data())
@@ -179,7 +180,7 @@ def test_a_shuffle_buffer_gives_every_row_once_in_an_order_free_of_the_batch_siz
     def order(batch_size, epochs=1):
         source = data.shuffle(chunks([7, 30, 1, 62]), buffer=16, seed=9)
         batches = data.Batches(source, batch_size, tail="pad", epochs=epochs)
-        return sum((numbers(batch) for batch in batches), [])
+        return [number for batch in batches for number in numbers(batch)]
 
     assert sorted(order(10)) == list(range(100))
     assert order(10) == order(7) == order(100)
