@@ -55,6 +55,8 @@ class EstimatorSpec:
 class Finalizer:
     """The static half of a metric: how its totals combine over batches, and what they come to on the host."""
 
+    name: str
+    """The metric's class, by which an exported model finds it again."""
     finalize: Callable[[Mapping[str, Any]], float]
     reductions: Mapping[str, Reduction]
 
@@ -160,9 +162,9 @@ def metric_sums(spec: EstimatorSpec, mask: jax.Array | None) -> dict[str, dict[s
 
 def finalizers(spec: EstimatorSpec) -> dict[str, Finalizer]:
     """The static half of :func:`metric_sums`, under the same names; holds no array, so it may outlive the trace."""
-    table = {label: Finalizer(Mean.finalize, {}) for label in _loss_names(spec)}
+    table = {label: Finalizer("Mean", Mean.finalize, {}) for label in _loss_names(spec)}
     for name, metric in spec.metric_objects().items():
-        table[name] = Finalizer(type(metric).finalize, dict(metric.reductions))
+        table[name] = Finalizer(type(metric).__name__, type(metric).finalize, dict(metric.reductions))
     return table
 
 

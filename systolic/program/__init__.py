@@ -1,0 +1,21 @@
+"""Programs: pure functions with a static signature, compiled for a Target."""
+
+from systolic.program._executable import Executable, MemoryStats
+from systolic.program._jax_cache import cache_dir
+from systolic.program._options import CompileOptions
+from systolic.program._program import Program
+from systolic.program._set import ProgramSet
+from systolic.program._signature import Leaf, Signature, leaf_names, signature
+
+__all__ = [
+    "CompileOptions",
+    "Executable",
+    "Leaf",
+    "MemoryStats",
+    "Program",
+    "ProgramSet",
+    "Signature",
+    "cache_dir",
+    "leaf_names",
+    "signature",
+]

@@ -1,0 +1,185 @@
+"""Checkpoints: state, data position, metrics and step in one bundle that exists whole or not at all.
+
+Orbax writes them, asynchronously, into a temporary folder that is renamed when complete (this file is the only one that
+knows Orbax). State is stored flat, by path, with a list of shapes and dtypes, so that a checkpoint of another model can
+be refused by naming the leaves that differ instead of failing in the middle of a restore.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import pathlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from systolic._errors import CheckpointError
+from systolic.program import leaf_names
+
+
+class Checkpoints:
+    """The checkpoints of one run, in ``folder``; the latest ``keep`` stay.
+
+    Not for sharing between two writers: the run's folder is locked by whoever trains in it.
+    """
+
+    def __init__(self, folder: pathlib.Path, keep: int = 3) -> None:
+        import orbax.checkpoint as ocp
+
+        self.folder = folder
+        self._ocp = ocp
+        with _explained(f"cannot use the checkpoint folder {folder}"):
+            self._manager = ocp.CheckpointManager(
+                folder.absolute(),
+                options=ocp.CheckpointManagerOptions(
+                    max_to_keep=keep, create=True, cleanup_tmp_directories=True, enable_async_checkpointing=True
+                ),
+            )
+
+    def latest(self) -> int | None:
+        """The newest complete checkpoint's step, or ``None``."""
+        return self._manager.latest_step()
+
+    def steps(self) -> list[int]:
+        """The steps of all complete checkpoints, ascending."""
+        return sorted(self._manager.all_steps())
+
+    def save(self, step: int, state: Any, meta: Mapping[str, Any]) -> None:
+        """Save ``state`` (pytree of device arrays) and ``meta`` (JSON-able) as of ``step``; writes go on behind.
+
+        The state is copied to the host before this returns, so that its buffers may be donated to the next step.
+
+        Raises:
+            CheckpointError: this save, or the one before it, could not be written (disk full, no permission).
+        """
+        if step in self._manager.all_steps():
+            return
+        ocp = self._ocp
+        flat = {name: np.array(x) for name, x in _flat(jax.device_get(state)).items()}
+        leaves = {name: [list(x.shape), str(x.dtype)] for name, x in flat.items()}
+        # Orbax refuses arrays without elements; the list of leaves is enough to make them again.
+        arrays = {name: x for name, x in flat.items() if x.size}
+        with _explained(f"cannot save step {step} to {self.folder}"):
+            self._manager.save(
+                step,
+                args=ocp.args.Composite(
+                    state=ocp.args.StandardSave(arrays), meta=ocp.args.JsonSave({**meta, "leaves": leaves})
+                ),
+            )
+
+    def wait(self) -> None:
+        """Wait for the save that is under way; raises CheckpointError when it failed."""
+        with _explained(f"cannot save to {self.folder}"):
+            self._manager.wait_until_finished()
+
+    def restore(
+        self, like: Any, step: int | None = None, only: tuple[str, ...] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """State (pytree of NumPy arrays, structured as ``like``) and meta of ``step`` (default: the latest).
+
+        Args:
+            like: pytree of arrays or ShapeDtypeStructs that the checkpoint must match.
+            only: restore only leaves under these top-level names, and leave the others out of the comparison.
+
+        Raises:
+            CheckpointError: there is none, it cannot be read, or its leaves differ from ``like`` (all are listed).
+        """
+        step = self._existing(step)
+        ocp = self._ocp
+        with _explained(f"checkpoint {step} in {self.folder} cannot be read", self._remedy(step)):
+            meta = dict(self._manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore())).meta)
+        leaves = {name: (tuple(shape), np.dtype(dtype)) for name, (shape, dtype) in meta.pop("leaves").items()}
+        wanted = {name: (tuple(x.shape), np.dtype(x.dtype)) for name, x in _flat(like).items()}
+        _compare(step, {k: v for k, v in leaves.items() if only is None or k.split("/")[0] in only}, wanted)
+        empty = {name: np.empty(shape, dtype) for name, (shape, dtype) in leaves.items()}
+        with _explained(f"checkpoint {step} in {self.folder} cannot be read", self._remedy(step)):
+            restored = self._manager.restore(
+                step,
+                args=ocp.args.Composite(state=ocp.args.StandardRestore({k: x for k, x in empty.items() if x.size})),
+            ).state
+        structure = jax.tree.structure(like)
+        return jax.tree.unflatten(structure, [restored.get(name, empty[name]) for name in wanted]), meta
+
+    def meta(self, step: int | None = None) -> dict[str, Any]:
+        """The JSON part of a checkpoint (step, data position, metrics), without reading arrays."""
+        step = self._existing(step)
+        with _explained(f"checkpoint {step} in {self.folder} cannot be read", self._remedy(step)):
+            return dict(
+                self._manager.restore(step, args=self._ocp.args.Composite(meta=self._ocp.args.JsonRestore())).meta
+            )
+
+    def close(self) -> None:
+        """Wait for writes and release the folder."""
+        with _explained(f"cannot save to {self.folder}"):
+            self._manager.close()
+
+    def _existing(self, step: int | None) -> int:
+        found = self.steps()
+        if not found:
+            raise CheckpointError(
+                f"no checkpoint in {self.folder}; train first, or name the run's folder (RunConfig.model_dir)"
+            )
+        if step is None:
+            return found[-1]
+        if step not in found:
+            raise CheckpointError(
+                f"no checkpoint of step {step} in {self.folder}; there are {', '.join(map(str, found))}"
+            )
+        return step
+
+    def _remedy(self, step: int) -> str:
+        earlier = [s for s in self.steps() if s < step]
+        back = f" to go on from step {earlier[-1]}" if earlier else " to start anew"
+        return f"delete {self.folder / str(step)}{back}"
+
+
+def _flat(tree: Any) -> dict[str, Any]:
+    names = leaf_names([tree], [""])
+    return dict(zip((name.lstrip("/") for name in names), jax.tree.leaves(tree), strict=True))
+
+
+def _compare(step: int, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    def show(shape_dtype: Any) -> str:
+        return f"{shape_dtype[1].name}{list(shape_dtype[0])}"
+
+    lines = [
+        f"{name}: saved {show(saved[name])}, wanted {show(wanted[name])}"
+        for name in wanted
+        if name in saved and saved[name] != wanted[name]
+    ]
+    lines += [f"{name}: wanted {show(wanted[name])}, not in the checkpoint" for name in wanted if name not in saved]
+    lines += [f"{name}: saved {show(saved[name])}, not in this model" for name in saved if name not in wanted]
+    if lines:
+        shown = lines[:20] + ([f"… and {len(lines) - 20} more"] if len(lines) > 20 else [])
+        raise CheckpointError(
+            f"checkpoint {step} belongs to another model or optimizer; {len(lines)} leaves differ:\n  "
+            + "\n  ".join(shown)
+            + "\nUse the model and optimizer it was saved with, or another model_dir."
+        )
+
+
+@contextlib.contextmanager
+def _explained(what: str, remedy: str | None = None) -> Iterator[None]:
+    """Turn what Orbax and the file system raise into one CheckpointError that says what to do."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except Exception as error:
+        cause = _root(error)
+        number = getattr(cause, "errno", None)
+        if number == errno.ENOSPC or "No space left" in str(cause) or "RESOURCE_EXHAUSTED" in str(cause):
+            remedy = "the disk is full: free some space and start again; earlier checkpoints are whole"
+        elif number in (errno.EACCES, errno.EROFS, errno.EPERM) or "PERMISSION_DENIED" in str(cause):
+            remedy = "there is no write permission: choose another model_dir or change its owner"
+        first = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
+        raise CheckpointError(f"{what}: {first[:300]}" + (f"; {remedy}" if remedy else "")) from error
+
+
+def _root(error: BaseException) -> BaseException:
+    while (below := error.__cause__ or error.__context__) is not None:
+        error = below
+    return error

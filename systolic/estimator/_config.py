@@ -1,0 +1,81 @@
+"""How a run behaves: where it lives, how often it saves and logs. What is learned belongs to the Estimator."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pathlib
+
+from systolic._errors import InputError
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    """Configuration of a run.
+
+    Attributes:
+        model_dir: the run's folder (checkpoints, ``metrics.jsonl``, TensorBoard events, ``summary.html``); ``None``
+            keeps everything in memory.
+        target: where the Programs run: ``"auto"``, ``"cpu"``, ``"cpu:8"``, ``"gpu"``, ``"tpu"``; the one switch.
+        use_tpu: TPUEstimator's spelling of the same switch: ``True`` means ``target="tpu"``, ``False`` ``"cpu"``.
+        steps_per_loop: training steps per dispatch (one loop on the device over a stack of batches).
+        seed: seeds the parameters and every step's randomness.
+        checkpoint_every: steps between checkpoints; ``None`` saves at the end (and when told to stop) only.
+        keep: how many of the latest checkpoints stay.
+        log_every: steps between records in ``metrics.jsonl`` and TensorBoard.
+        tail: what happens to a short batch at the end of a training epoch: it joins the next epoch (``"carry"``), is
+            dropped (``"drop"``), or is padded and masked (``"pad"``; refused for models with batch statistics).
+        on_nonfinite: ``"stop"`` freezes the state at the first NaN or infinite loss and names the tensor it came
+            from; ``"ignore"`` trains on.
+        stall_seconds: without progress for this long, the watchdog prints what every thread is doing.
+        prefetch: dispatches whose input is put on the device ahead.
+        compile_budget: signatures each Program may be compiled for, on each target.
+        progress: show the progress line.
+        eager: run op by op, uncompiled, for debugging.
+    """
+
+    model_dir: str | os.PathLike[str] | None = None
+    target: str = "auto"
+    use_tpu: bool | None = None
+    steps_per_loop: int = 1
+    seed: int = 0
+    checkpoint_every: int | None = 1000
+    keep: int = 3
+    log_every: int = 100
+    tail: str = "carry"
+    on_nonfinite: str = "stop"
+    stall_seconds: float = 300.0
+    prefetch: int = 2
+    compile_budget: int = 1
+    progress: bool = True
+    eager: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("steps_per_loop", "keep", "log_every", "prefetch", "compile_budget"):
+            _at_least_one(name, getattr(self, name))
+        if self.checkpoint_every is not None:
+            _at_least_one("checkpoint_every", self.checkpoint_every)
+        _one_of("tail", self.tail, ("carry", "drop", "pad"))
+        _one_of("on_nonfinite", self.on_nonfinite, ("stop", "ignore"))
+        if self.use_tpu is not None:
+            if self.target not in ("auto", "tpu" if self.use_tpu else "cpu"):
+                raise InputError(
+                    f"RunConfig: use_tpu={self.use_tpu} contradicts target={self.target!r}; give one of them"
+                )
+            object.__setattr__(self, "target", "tpu" if self.use_tpu else "cpu")
+        if self.model_dir is not None:
+            object.__setattr__(self, "model_dir", pathlib.Path(self.model_dir).expanduser())
+
+    def replace(self, **changes: object) -> RunConfig:
+        """A copy with some fields changed."""
+        return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
+
+
+def _at_least_one(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise InputError(f"RunConfig({name}): saw {value!r}, wanted a whole number of at least 1")
+
+
+def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise InputError(f"RunConfig({name}): saw {value!r}, wanted one of {', '.join(map(repr, choices))}")

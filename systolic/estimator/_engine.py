@@ -1,0 +1,240 @@
+"""Programs, target and state of one Estimator: what every loop needs and none should build for itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from systolic._errors import CheckpointError, InputError, TargetError
+from systolic._log import Notices, logger
+from systolic.data import ElementSpec
+from systolic.estimator._checkpoint import Checkpoints
+from systolic.estimator._config import RunConfig
+from systolic.estimator._mode import Mode
+from systolic.estimator._steps import State, Steps
+from systolic.program import Program, ProgramSet
+from systolic.target import Target
+
+VARIABLES = ("params", "model_state", "ema")
+"""The parts of the state that evaluation, prediction and export need."""
+
+
+@dataclasses.dataclass
+class Compiled:
+    """What a compile cost, for the run summary."""
+
+    program: str
+    seconds: float
+    cache: str
+
+
+class Engine:
+    """One model on one target.
+
+    Attributes:
+        spec: shapes and dtypes of one training example; known after the first data or checkpoint was seen.
+        state: the state on the device, or ``None`` before it exists.
+        meta: what is saved beside the state: ``position`` in the training data, ``evaluated`` (step of the last
+            evaluation), ``metrics`` (its results), ``hooks``.
+        compiles: every compile of this process.
+    """
+
+    def __init__(self, steps: Steps, config: RunConfig, batch_sizes: dict[Mode, int]) -> None:
+        self.steps = steps
+        self.config = config
+        self.batch_sizes = batch_sizes
+        self.notices = Notices()
+        self.spec: ElementSpec | None = None
+        self.state: State | None = None
+        self.meta: dict[str, Any] = {}
+        self.compiles: list[Compiled] = []
+        self._programs: dict[Any, Program] = {}
+        self._target: Target | None = None
+        self._checkpoints: Checkpoints | None = None
+
+    @property
+    def target(self) -> Target:
+        """The attached target that the Programs run on."""
+        if self._target is None:
+            target = Target(self.config.target)
+            if not target.attached:
+                raise TargetError(
+                    f"RunConfig(target): {target.name} is described, not attached: it can be checked, not run. "
+                    f"Use estimator.check(input_fn, target={target.name!r}), and target='tpu' on a machine that has one"
+                )
+            self._target = target
+        return self._target
+
+    @property
+    def checkpoints(self) -> Checkpoints | None:
+        """The run's checkpoints; ``None`` without a model_dir."""
+        if self._checkpoints is None and self.config.model_dir is not None:
+            self._checkpoints = Checkpoints(self.config.model_dir / "checkpoints", self.config.keep)  # type: ignore[operator]
+        return self._checkpoints
+
+    # --- state -------------------------------------------------------------------------------------------------------
+
+    def step(self) -> int:
+        """Steps done so far."""
+        return 0 if self.state is None else int(self.state["step"])
+
+    def rng(self) -> np.ndarray:
+        """uint32 key data from the configured seed."""
+        return np.asarray(jax.random.key_data(jax.random.key(self.config.seed)))
+
+    def state_shapes(self, spec: ElementSpec) -> State:
+        """The state's shapes and dtypes, by tracing ``init``."""
+        return jax.eval_shape(lambda rng: self.steps.init(rng, spec), self.rng())
+
+    def place(self, tree: Any) -> Any:
+        """Put host arrays on the target, replicated."""
+        sharding = NamedSharding(self.target.mesh({"data": -1}), PartitionSpec())
+        return jax.device_put(tree, sharding)
+
+    def position(self) -> Any:
+        """The data position to train on from: of the state in memory, else of the latest checkpoint."""
+        self.peek_checkpoint()
+        return self.meta.get("position")
+
+    def peek_checkpoint(self) -> int | None:
+        """Read spec and meta of the latest checkpoint where no state is in memory; returns its step."""
+        if self.state is not None or self.checkpoints is None or (step := self.checkpoints.latest()) is None:
+            return None
+        self.meta = self.checkpoints.meta(step)
+        if self.spec is None and self.meta.get("spec"):
+            self.spec = ElementSpec.from_json(self.meta["spec"])
+        return step
+
+    def ensure_state(self, spec: ElementSpec | None = None, require: bool = False) -> State:
+        """The state: in memory, else restored, else (unless ``require``) initialised.
+
+        Raises:
+            CheckpointError: ``require`` and there is none, or the checkpoint is another model's.
+        """
+        if self.state is not None:
+            return self.state
+        step = self.peek_checkpoint()
+        if step is None and require:
+            where = (
+                f"there is no checkpoint in {self.config.model_dir}"
+                if self.config.model_dir
+                else "there is no model_dir"
+            )
+            raise CheckpointError(f"the model has not been trained: nothing is in memory and {where}; call train first")
+        self.spec = self.spec or spec
+        if self.spec is None:
+            raise InputError("the shapes of the examples are not known yet; train or evaluate once first")
+        if step is None:
+            self.state = self.executable("init")(self.rng())
+        else:
+            assert self.checkpoints is not None
+            host, _ = self.checkpoints.restore(self.state_shapes(self.spec), step)
+            self.state = self.place(host)
+            logger.info("restored step %d from %s", step, self.checkpoints.folder)
+        return self.state
+
+    def variables(self, spec: ElementSpec | None = None, require: bool = True) -> State:
+        """Parameters (their moving average where one is kept) and model state, for evaluation and prediction."""
+        state = self.ensure_state(spec, require)
+        return {"params": state.get("ema", state["params"]), "model_state": state["model_state"]}
+
+    def save(self) -> None:
+        """Save the state and what goes with it; writing goes on in the background."""
+        if self.checkpoints is not None and self.state is not None:
+            assert self.spec is not None
+            self.checkpoints.save(
+                self.step(), self.state, {**self.meta, "step": self.step(), "spec": self.spec.to_json()}
+            )
+
+    # --- programs ----------------------------------------------------------------------------------------------------
+
+    def program(self, name: str, spec: ElementSpec | None = None, batch_size: int | None = None) -> Program:
+        """The Program ``init``, ``train``, ``eval`` or ``predict`` for examples of ``spec`` at a global batch size."""
+        spec = spec or self.spec
+        assert spec is not None, "a program needs the shapes of the examples"
+        size = batch_size or (0 if name == "init" else self.batch_sizes[Mode(name)])
+        key = (name, repr(spec), size)
+        if key not in self._programs:
+            self._programs[key] = self._build(name, spec, size)
+        return self._programs[key]
+
+    def executable(self, name: str, spec: ElementSpec | None = None) -> Any:
+        """The compiled Program on the run's target (or, with ``eager``, the bare function)."""
+        program = self.program(name, spec)
+        if self.config.eager:
+            return program
+        started = time.monotonic()
+        executable = program.compile(self.target)
+        if not any(c.program == program.name for c in self.compiles):
+            self.compiles.append(Compiled(program.name, executable.seconds, executable.cache))
+            logger.info("compiled %s in %.2f s (cache %s)", program.name, time.monotonic() - started, executable.cache)
+        return executable
+
+    def program_set(self, spec: ElementSpec, sizes: dict[Mode, int] | None = None) -> ProgramSet:
+        """All Programs of this model for examples of ``spec``: what ``check`` compiles."""
+        programs = ProgramSet()
+        sizes = sizes or self.batch_sizes
+        programs.add(self.program("init", spec))
+        for mode in Mode:
+            if mode is not Mode.TRAIN or self.steps.optimizer is not None:
+                programs.add(self.program(mode.value, spec, sizes[mode]))
+        return programs
+
+    def batch_structs(self, mode: Mode, spec: ElementSpec, size: int) -> tuple[dict[str, Any], bool]:
+        """The batch argument of a mode's Program (shapes), and whether it is a stack for the device loop."""
+        stack = self.config.steps_per_loop if mode is Mode.TRAIN and self.config.steps_per_loop > 1 else None
+        features, labels = spec.batched(size, stack)
+        batch = {"features": features}
+        if labels is not None and mode is not Mode.PREDICT:
+            batch["labels"] = labels
+        if mode is Mode.EVAL or (mode is Mode.TRAIN and self.config.tail == "pad"):
+            batch["mask"] = jax.ShapeDtypeStruct((size,) if stack is None else (stack, size), jnp.bool_)
+        return batch, stack is not None
+
+    def _build(self, name: str, spec: ElementSpec, size: int) -> Program:
+        steps, config = self.steps, self.config
+        common: dict[str, Any] = {"budget": config.compile_budget, "eager": config.eager, "name": name}
+        if name == "init":
+            return Program(lambda rng: steps.init(rng, spec), self.rng(), out_specs=PartitionSpec(), **common)
+        mode = Mode(name)
+        batch, stacked = self.batch_structs(mode, spec, size)
+        rows = PartitionSpec(None, "data") if stacked else PartitionSpec("data")
+        state = self.state_shapes(spec)
+        if mode is not Mode.TRAIN:
+            apply = steps.evaluate if mode is Mode.EVAL else steps.predict
+            variables = {"params": state["params"], "model_state": state["model_state"]}
+            out = PartitionSpec() if mode is Mode.EVAL else rows
+            return Program(
+                lambda variables, batch: apply(variables, batch, spec),
+                variables,
+                batch,
+                in_specs=(PartitionSpec(), rows),
+                out_specs=out,
+                **common,
+            )
+        if not stacked:
+            return Program(
+                lambda state, batch: steps.train(state, batch, spec),
+                state,
+                batch,
+                donate=(0,),
+                in_specs=(PartitionSpec(), rows),
+                out_specs=PartitionSpec(),
+                **common,
+            )
+        return Program(
+            lambda state, batch, count: steps.train_loop(state, batch, count, spec),
+            state,
+            batch,
+            jax.ShapeDtypeStruct((), jnp.int32),
+            donate=(0,),
+            in_specs=(PartitionSpec(), rows, PartitionSpec()),
+            out_specs=PartitionSpec(),
+            **common,
+        )

@@ -1,0 +1,267 @@
+"""The Estimator: a model, what to learn, and where; trains, evaluates, predicts, checks and exports."""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import optax
+
+from systolic._errors import InputError, TargetError
+from systolic.estimator import _evaluate, _predict
+from systolic.estimator._config import RunConfig
+from systolic.estimator._engine import Engine
+from systolic.estimator._folder import locked, prepare
+from systolic.estimator._hooks import Hook
+from systolic.estimator._mode import Mode
+from systolic.estimator._precision import Precision
+from systolic.estimator._run import Run
+from systolic.estimator._signals import stop_on_signal
+from systolic.estimator._steps import Steps
+from systolic.estimator._train import TrainLoop
+from systolic.estimator.adapters import as_adapter
+
+
+class Estimator:
+    """A model with its loss, optimizer and batch sizes; the same code on CPU, GPU and TPU, on one device or many.
+
+    Args:
+        model: how to make the model: ``lambda rngs: MyModule(..., rngs=rngs)`` (Flax NNX), a Linen module,
+            ``sl.equinox(fn)``, or a pair ``(init, apply)``.
+        model_fn: ``model_fn(model, features, labels, mode) -> EstimatorSpec``; it may also ask for ``params`` and ``key``.
+        optimizer: an optax transformation (schedules included); may be ``None`` for prediction only.
+        train_batch_size: global batch size, over all devices; likewise ``eval_batch_size`` and
+            ``predict_batch_size``, which default to it.
+        config: where and how the run goes.
+        params: handed to ``model_fn`` as ``params`` where it has that parameter.
+        precision: ``"float32"``, or ``"bfloat16"`` to compute in bfloat16 with float32 parameters and losses.
+        accumulate: split each training batch into this many microbatches; the gradient is that of the whole batch.
+        clip_norm: clip the gradient's global norm before the optimizer.
+        ema: decay of a moving average of the parameters; evaluation, prediction and export use it.
+        hooks: called by every training run.
+
+    Example:
+        >>> import jax, numpy as np, optax, systolic as sl
+        >>> def model_fn(model, features, labels, mode):
+        ...     y = model(features["x"])[:, 0]
+        ...     if mode is sl.Mode.PREDICT:
+        ...         return sl.EstimatorSpec(predictions={"y": y})
+        ...     return sl.EstimatorSpec(loss=(y - labels) ** 2)
+        >>> model = (lambda key: {"w": jax.numpy.zeros((1, 1))}, lambda params, x: x @ params["w"])
+        >>> estimator = sl.Estimator(
+        ...     model, model_fn, optax.sgd(0.1), train_batch_size=4, config=sl.RunConfig(progress=False))
+        >>> x = np.linspace(-1, 1, 16, dtype="float32")
+        >>> data = lambda: ({"x": x[:, None]}, 3 * x)
+        >>> estimator.train(data, steps=200)
+        >>> round(estimator.evaluate(data)["loss"], 6)
+        0.0
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        model_fn: Callable[..., Any],
+        optimizer: optax.GradientTransformation | None = None,
+        *,
+        train_batch_size: int,
+        eval_batch_size: int | None = None,
+        predict_batch_size: int | None = None,
+        config: RunConfig | None = None,
+        params: Any = None,
+        precision: str = "float32",
+        accumulate: int = 1,
+        clip_norm: float | None = None,
+        ema: float | None = None,
+        hooks: Sequence[Hook] = (),
+    ) -> None:
+        self.config = config or RunConfig()
+        self.batch_sizes = {
+            Mode.TRAIN: _positive("train_batch_size", train_batch_size),
+            Mode.EVAL: _positive("eval_batch_size", eval_batch_size or train_batch_size),
+            Mode.PREDICT: _positive("predict_batch_size", predict_batch_size or eval_batch_size or train_batch_size),
+        }
+        if train_batch_size % _positive("accumulate", accumulate):
+            raise InputError(
+                f"Estimator(accumulate): train_batch_size={train_batch_size} is not divisible by {accumulate} microbatches"
+            )
+        if clip_norm is not None and optimizer is not None:
+            if not clip_norm > 0:
+                raise InputError(f"Estimator(clip_norm): saw {clip_norm}, wanted a positive norm, or None")
+            optimizer = optax.chain(optax.clip_by_global_norm(clip_norm), optimizer)
+        if ema is not None and not 0.0 < ema < 1.0:
+            raise InputError(f"Estimator(ema): saw {ema}, wanted a decay between 0 and 1, such as 0.999")
+        self.hooks = tuple(hooks)
+        steps = Steps(
+            adapter=as_adapter(model),
+            model_fn=model_fn,
+            optimizer=optimizer,
+            hyper=params,
+            precision=Precision(precision),
+            accumulate=accumulate,
+            ema=ema,
+            guard=self.config.on_nonfinite == "stop",
+        )
+        self._engine = Engine(steps, self.config, self.batch_sizes)
+
+    @property
+    def step(self) -> int:
+        """Training steps done, of the state in memory or else the latest checkpoint."""
+        if self._engine.state is None and (saved := self._engine.peek_checkpoint()) is not None:
+            return saved
+        return self._engine.step()
+
+    @property
+    def state(self) -> Any:
+        """The state pytree on the device (params, model_state, opt_state, step, …), or ``None`` before training."""
+        return self._engine.state
+
+    def train(
+        self,
+        input_fn: Any,
+        steps: int | None = None,
+        *,
+        max_steps: int | None = None,
+        epochs: int | None = None,
+        hooks: Sequence[Hook] = (),
+    ) -> None:
+        """Train on ``input_fn``, from the latest checkpoint of ``model_dir`` if there is one.
+
+        Args:
+            input_fn: a function that returns the data of one epoch (or the data itself): a dict or tuple of arrays,
+                any iterable of examples or batches, a Grain or tf.data dataset, a torch DataLoader.
+            steps: how many more steps; ``max_steps``: up to this step in all; ``epochs``: passes over the data. With
+                none of them, one epoch.
+            hooks: called in addition to the Estimator's.
+        """
+        if steps is not None and max_steps is not None:
+            raise InputError(
+                "train(steps, max_steps): saw both; give steps (how many more) or max_steps (how many in all)"
+            )
+        if steps is None and max_steps is None and epochs is None:
+            epochs = 1
+        self._train(input_fn, steps=steps, max_steps=max_steps, epochs=epochs, hooks=hooks)
+
+    def evaluate(self, input_fn: Any, steps: int | None = None) -> dict[str, float]:
+        """Exact metrics over one pass of ``input_fn`` (or its first ``steps`` batches): ``loss`` and the spec's."""
+        self._refuse_indivisible(Mode.EVAL)
+        with stop_on_signal() as stop:
+            result = _evaluate.evaluate(self._engine, input_fn, steps, stop=lambda: bool(stop))
+            if result is None:
+                stop.finish()
+        assert result is not None
+        return result
+
+    def predict(self, input_fn: Any) -> Iterator[Any]:
+        """One row of predictions per example, in order, lazily; labels in the data are ignored."""
+        self._refuse_indivisible(Mode.PREDICT)
+        return _predict.predict(self._engine, input_fn)
+
+    def train_and_evaluate(
+        self,
+        train_fn: Any,
+        eval_fn: Any,
+        *,
+        max_steps: int,
+        eval_every: int,
+        eval_steps: int | None = None,
+        hooks: Sequence[Hook] = (),
+    ) -> dict[str, float]:
+        """Train up to step ``max_steps``, evaluating every ``eval_every`` steps and at the end.
+
+        Returns:
+            The last evaluation's metrics.
+        """
+        _positive("eval_every", eval_every)
+        self._refuse_indivisible(Mode.EVAL)
+        return self._train(
+            train_fn, max_steps=max_steps, hooks=hooks, eval_fn=eval_fn, eval_every=eval_every, eval_steps=eval_steps
+        )
+
+    def check(self, input_fn: Any, target: Any = "v5e-8", **options: Any) -> Any:
+        """Compile every Program for ``target`` (one name or several) with the real TPU compiler, without a TPU.
+
+        Returns:
+            A :class:`systolic.check.CheckReport`.
+        """
+        from systolic.estimator._check import check
+
+        return check(self._engine, input_fn, target, **options)
+
+    def export(
+        self, directory: Any, *, batch_sizes: Sequence[int] | None = None, platforms: Sequence[str] = ("cpu", "tpu")
+    ) -> pathlib.Path:
+        """Write weights and StableHLO programs to ``directory``; ``sl.load`` runs them without this code.
+
+        Args:
+            batch_sizes: static batch sizes of the prediction program; default: ``predict_batch_size``.
+            platforms: among ``cpu``, ``tpu``, ``cuda``, ``rocm``.
+        """
+        from systolic.estimator._export import export
+
+        return export(self._engine, pathlib.Path(directory), batch_sizes, tuple(platforms))
+
+    def _train(
+        self,
+        input_fn: Any,
+        *,
+        steps: int | None = None,
+        max_steps: int | None = None,
+        epochs: int | None = None,
+        hooks: Sequence[Hook] = (),
+        eval_fn: Any = None,
+        eval_every: int | None = None,
+        eval_steps: int | None = None,
+    ) -> dict[str, float]:
+        for name, value in (("steps", steps), ("max_steps", max_steps), ("epochs", epochs)):
+            if value is not None:
+                _positive(name, value)
+        self._refuse_indivisible(Mode.TRAIN)
+        engine = self._engine
+        with contextlib.ExitStack() as stack:
+            if self.config.model_dir is not None:
+                stack.enter_context(locked(prepare(self.config.model_dir)))  # type: ignore[arg-type]
+            until = max_steps if steps is None else self.step + steps
+            stop = stack.enter_context(stop_on_signal())
+            run = stack.enter_context(Run(engine, (*self.hooks, *hooks), until))
+
+            def evaluate() -> dict[str, float] | None:
+                with run.phase("evaluating"):
+                    return _evaluate.evaluate(
+                        engine, eval_fn, eval_steps, beat=lambda _: run.beat("evaluating"), stop=lambda: bool(stop)
+                    )
+
+            TrainLoop(
+                engine,
+                input_fn,
+                run,
+                stop,
+                until=until,
+                epochs=epochs,
+                evaluate=evaluate if eval_fn is not None else None,
+                eval_every=eval_every,
+            )()
+            if engine.checkpoints is not None:
+                with run.phase("saving"):
+                    engine.checkpoints.wait()
+            if stop:
+                stop.finish()
+        return dict(engine.meta.get("metrics") or {})
+
+    def _refuse_indivisible(self, mode: Mode) -> None:
+        size, target = self.batch_sizes[mode], self._engine.target
+        parts = self._engine.steps.accumulate if mode is Mode.TRAIN else 1
+        if size % (ways := target.num_devices * parts):
+            below = size // ways * ways
+            per = f"{target.num_devices} devices" + (f" × {parts} microbatches" if parts > 1 else "")
+            raise TargetError(
+                f"Estimator({mode.value}_batch_size): saw {size}, which {per} of {target.name} do not divide; "
+                f"use {f'{below} or ' if below else ''}{below + ways}"
+            )
+
+
+def _positive(name: str, value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise InputError(f"Estimator({name}): saw {value!r}, wanted a whole number of at least 1")
+    return value

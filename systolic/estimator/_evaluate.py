@@ -1,0 +1,93 @@
+"""Evaluation: exact over a finite data set, whatever the batch size and the number of devices."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from systolic._errors import InputError
+from systolic.data import Batch, Batches, ElementSpec, prefetch
+from systolic.estimator._engine import Engine
+from systolic.estimator._feed import batch_tree
+from systolic.estimator._mode import Mode
+from systolic.estimator._totals import Totals
+
+_AHEAD = 2  # dispatches in flight before the host reads a result
+
+
+def evaluate(
+    engine: Engine,
+    input_fn: Any,
+    steps: int | None = None,
+    *,
+    beat: Callable[[int], None] = lambda done: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> dict[str, float] | None:
+    """Metrics over one pass of ``input_fn`` (or its first ``steps`` batches).
+
+    Args:
+        beat: called with the number of batches done.
+        stop: asked between batches; when true the evaluation is given up and ``None`` comes back.
+
+    Raises:
+        InputError: no example, shapes that differ from training, or a scalar loss on a batch that had to be padded.
+    """
+    size = engine.batch_sizes[Mode.EVAL]
+    batches = Batches(input_fn, size, tail="pad", epochs=1, spec=engine.spec, notices=engine.notices)
+    spec = batches.spec
+    variables = engine.variables(spec)
+    program = engine.executable("eval", spec)
+    totals: Totals | None = None
+    held: collections.deque[Any] = collections.deque()
+    done = 0
+    with prefetch(limited(batches, steps), put_rows(engine), depth=engine.config.prefetch) as feed:
+        for batch, count, _ in feed:
+            if stop():
+                return None
+            sums = program(variables, batch)
+            if count < size and Mode.EVAL in engine.steps.scalar_loss:
+                raise InputError(
+                    f"evaluate: model_fn returns a scalar loss, and the last batch holds {count} of {size} rows, so its "
+                    "mean would be over padding too. Return one loss per example (drop the .mean()), or pass steps="
+                    f"{done} to stop before it"
+                )
+            totals = totals or Totals(engine.steps.finalizers[Mode.EVAL])
+            held.append(sums)
+            if len(held) > _AHEAD:
+                totals.add(jax.device_get(held.popleft()))
+            done += 1
+            beat(done)
+    assert totals is not None, "Batches refuses an empty data set"
+    for sums in held:
+        totals.add(jax.device_get(sums))
+    return totals.result()
+
+
+def put_rows(engine: Engine, masked: bool = True) -> Callable[[Batch], tuple[Any, int, Batch]]:
+    """Host batch to (batch on the device, number of real rows, host batch)."""
+    sharding = NamedSharding(engine.target.mesh({"data": -1}), PartitionSpec("data"))
+
+    def put(batch: Batch) -> tuple[Any, int, Batch]:
+        tree = batch_tree(batch if masked else batch._replace(mask=None))
+        return jax.device_put(tree, sharding), batch.count, batch
+
+    return put
+
+
+def limited(batches: Any, steps: int | None) -> Any:
+    """At most ``steps`` batches."""
+    if steps is not None and steps < 1:
+        raise InputError(f"evaluate(steps): saw {steps}, wanted at least 1, or None for the whole data set")
+    for done, batch in enumerate(batches, start=1):
+        yield batch
+        if done == steps:
+            return
+
+
+def features_only(spec: ElementSpec | None) -> ElementSpec | None:
+    """The spec without labels: what prediction needs."""
+    return None if spec is None else ElementSpec(spec.features, None)

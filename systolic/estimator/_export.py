@@ -1,0 +1,132 @@
+"""Export: weights, one StableHLO program per mode and batch size, and a JSON description; no pickle, no user code.
+
+The folder holds ``systolic.json`` (what there is, shapes, versions, checksums), ``weights.safetensors`` (flat, by path)
+and ``<mode>_b<batch>.stablehlo`` (``jax.export`` artefacts, which newer JAX versions read for six months: keep the
+checkpoint as the archive). Each program takes ``(weights, batch)``, so all share one copy of the weights.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import os
+import pathlib
+import shutil
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from systolic._errors import CompileError, InputError
+from systolic.data import ElementSpec
+from systolic.estimator._engine import Engine
+from systolic.estimator._mode import Mode
+from systolic.program import leaf_names
+
+FORMAT = 1
+DESCRIPTION = "systolic.json"
+WEIGHTS = "weights.safetensors"
+PLATFORMS = ("cpu", "tpu", "cuda", "rocm")
+
+
+def export(
+    engine: Engine, directory: pathlib.Path, batch_sizes: Sequence[int] | None, platforms: tuple[str, ...]
+) -> pathlib.Path:
+    """Write the export folder, whole or not at all; an earlier export of the same name is replaced.
+
+    Raises:
+        InputError: an unknown platform, a bad batch size, or a folder that holds something else.
+        CompileError: a program cannot be exported (host callbacks, results that are not arrays).
+    """
+    if unknown := [p for p in platforms if p not in PLATFORMS]:
+        raise InputError(f"export(platforms): saw {unknown[0]!r}, wanted some of {', '.join(PLATFORMS)}")
+    sizes = sorted(set(batch_sizes or [engine.batch_sizes[Mode.PREDICT]]))
+    if bad := [s for s in sizes if not isinstance(s, int) or s < 1]:
+        raise InputError(f"export(batch_sizes): saw {bad[0]!r}, wanted whole numbers of at least 1")
+    if directory.exists() and any(directory.iterdir()) and not (directory / DESCRIPTION).exists():
+        raise InputError(
+            f"export(directory): {directory} holds something that is not an export; choose an empty folder"
+        )
+    variables = jax.device_get(engine.variables())
+    spec = engine.spec
+    assert spec is not None
+    jobs = [(Mode.PREDICT, size) for size in sizes]
+    if spec.labels is not None:
+        jobs.append((Mode.EVAL, engine.batch_sizes[Mode.EVAL]))
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    partial = pathlib.Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
+    try:
+        description = _write(engine, partial, variables, spec, jobs, platforms)
+        (partial / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
+        os.chmod(partial, 0o755)
+        if directory.exists():
+            shutil.rmtree(directory)
+        os.replace(partial, directory)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return directory
+
+
+def _write(
+    engine: Engine,
+    folder: pathlib.Path,
+    variables: Any,
+    spec: ElementSpec,
+    jobs: Sequence[tuple[Mode, int]],
+    platforms: tuple[str, ...],
+) -> dict[str, Any]:
+    from safetensors.numpy import save_file
+
+    names = [name.lstrip("/") for name in leaf_names([variables], [""])]
+    flat = {name: np.ascontiguousarray(x) for name, x in zip(names, jax.tree.leaves(variables), strict=True)}
+    structure = jax.tree.structure(variables)
+    save_file(flat, folder / WEIGHTS)
+    programs = []
+    for mode, size in jobs:
+        file = f"{mode.value}_b{size}.stablehlo"
+        (folder / file).write_bytes(_program(engine, mode, size, spec, names, structure, flat, platforms))
+        programs.append({"mode": mode.value, "batch_size": size, "file": file})
+    kinds = engine.steps.finalizers.get(Mode.EVAL, {})
+    return {
+        "format": FORMAT,
+        "step": engine.step(),
+        "spec": spec.to_json(),
+        "programs": programs,
+        "platforms": list(platforms),
+        "metrics": {name: kind.name for name, kind in kinds.items()},
+        "parameters": int(sum(x.size for x in jax.tree.leaves(variables["params"]))),
+        "versions": {name: importlib.metadata.version(name) for name in ("systolic", "jax", "jaxlib")},
+        "sha256": {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())},
+    }
+
+
+def _program(
+    engine: Engine,
+    mode: Mode,
+    size: int,
+    spec: ElementSpec,
+    names: list[str],
+    structure: Any,
+    flat: dict[str, Any],
+    platforms: tuple[str, ...],
+) -> bytes:
+    batch, _ = engine.batch_structs(mode, spec, size)
+    steps = engine.steps.evaluate if mode is Mode.EVAL else engine.steps.predict
+
+    def run(weights: dict[str, Any], batch: Any) -> Any:
+        return steps(jax.tree.unflatten(structure, [weights[name] for name in names]), batch, spec)
+
+    run.__name__ = f"{mode.value}_b{size}"
+    weights = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in flat.items()}
+    try:
+        return bytes(jax.export.export(jax.jit(run), platforms=platforms)(weights, batch).serialize())
+    except (ValueError, NotImplementedError, TypeError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise CompileError(
+            f"export: the {mode.value} program cannot be exported for {', '.join(platforms)}: {str(error).splitlines()[0]}. "
+            "Host callbacks cannot travel with a model, and results must be arrays in dicts, tuples or lists"
+        ) from error

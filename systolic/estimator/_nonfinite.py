@@ -1,0 +1,101 @@
+"""Where a NaN or an infinity came from: the step's computation replayed, operation by operation.
+
+The guard in the training step leaves the state as it was before the bad step, so the same step can be computed again
+from the same batch, here with every intermediate result looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.extend
+import numpy as np
+
+from systolic.program import leaf_names
+
+
+def first_nonfinite(fn: Callable[..., Any], *args: Any, names: tuple[str, ...]) -> str | None:
+    """Describe the first array with a NaN or infinity: an input leaf by name, else an operation with its source line.
+
+    Args:
+        fn: a pure function of ``args``, traced here.
+        names: what each argument is called, for the paths of its leaves.
+
+    Returns:
+        ``None`` when every value is finite.
+    """
+    for name, value in zip(leaf_names(args, names), jax.tree.leaves(args), strict=True):
+        if kind := _nonfinite(value):
+            return f"{kind} in {name}{_where(value)}"
+    closed = jax.make_jaxpr(fn)(*args)
+    found: list[str] = []
+    _replay(closed.jaxpr, closed.consts, jax.tree.leaves(args), found)
+    return found[0] if found else None
+
+
+def _replay(jaxpr: Any, consts: Any, args: Any, found: list[str]) -> list[Any]:
+    """Evaluate a jaxpr equation by equation, looking into nested calls; stops at the first bad value."""
+    core = jax.extend.core
+    values: dict[Any, Any] = {}
+
+    def read(atom: Any) -> Any:
+        return atom.val if isinstance(atom, core.Literal) else values[atom]
+
+    values.update(zip(jaxpr.constvars, consts, strict=True))
+    values.update(zip(jaxpr.invars, args, strict=True))
+    for equation in jaxpr.eqns:
+        inputs = [read(atom) for atom in equation.invars]
+        inner = equation.params.get("jaxpr") or equation.params.get("call_jaxpr")
+        if (
+            isinstance(inner, core.ClosedJaxpr)
+            and len(inner.jaxpr.invars) == len(inputs)
+            and "branches" not in equation.params
+            and equation.primitive.name not in ("scan", "while")
+        ):
+            outputs = _replay(inner.jaxpr, inner.consts, inputs, found)
+        else:
+            outputs = equation.primitive.bind(*inputs, **equation.params)
+            outputs = outputs if equation.primitive.multiple_results else [outputs]
+        if found:
+            return []
+        for value in outputs:
+            if kind := _nonfinite(value):
+                found.append(_describe(kind, equation, value))
+                return []
+        values.update(zip(equation.outvars, outputs, strict=True))
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+def _nonfinite(value: Any) -> str | None:
+    dtype = getattr(value, "dtype", None)
+    if dtype is None or not jax.numpy.issubdtype(dtype, jax.numpy.inexact):
+        return None
+    array = np.asarray(value)
+    if np.isfinite(array).all():
+        return None
+    return "NaN" if np.isnan(array).any() else "infinity"
+
+
+def _where(value: Any) -> str:
+    bad = np.argwhere(~np.isfinite(np.asarray(value)))
+    shape = tuple(np.shape(value))
+    first = f" at index {tuple(map(int, bad[0]))}" if shape else ""
+    return f", shape {shape}: {len(bad)} of {int(np.prod(shape))} values{first}" if shape else ""
+
+
+def _describe(kind: str, equation: Any, value: Any) -> str:
+    name = str(equation.source_info.name_stack)
+    operation = "/".join(part for part in (name, equation.primitive.name) if part)
+    frame = _user_frame(equation.source_info.traceback)
+    return f"{kind} first comes out of {operation}{_where(value)}" + (f", at {frame}" if frame else "")
+
+
+def _user_frame(traceback: Any) -> str | None:
+    """The innermost line outside of JAX and the model libraries."""
+    skip = ("/jax/", "/jaxlib/", "/flax/", "/optax/", "/equinox/", "/systolic/estimator/", "/systolic/program/")
+    for frame in traceback.frames if traceback is not None else ():
+        if not any(part in frame.file_name for part in skip):
+            return f"{frame.file_name}:{frame.line_num}"
+    return None

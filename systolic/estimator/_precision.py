@@ -1,0 +1,57 @@
+"""The dtype a model computes in: parameters stay float32, the model sees bfloat16, results come back as float32."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from systolic._errors import InputError
+
+
+@dataclasses.dataclass(frozen=True)
+class Precision:
+    """``"float32"``, or ``"bfloat16"`` for mixed precision.
+
+    With bfloat16, parameters and float32 features are cast on their way into the model and what *calling the model*
+    returns is cast to float32, so that losses are computed in float32. Model state (batch statistics) is not cast.
+    Optimizer, gradients' accumulation and the parameters themselves stay float32.
+    """
+
+    compute: str = "float32"
+
+    def __post_init__(self) -> None:
+        if self.compute not in ("float32", "bfloat16"):
+            raise InputError(f"Estimator(precision): saw {self.compute!r}, wanted 'float32' or 'bfloat16'")
+
+    def narrow(self, tree: Any) -> Any:
+        """float32 arrays of ``tree`` in the compute dtype."""
+        return _cast(tree, jnp.float32, jnp.bfloat16) if self.compute == "bfloat16" else tree
+
+    def widen(self, tree: Any) -> Any:
+        """bfloat16 arrays of ``tree`` as float32."""
+        return _cast(tree, jnp.bfloat16, jnp.float32) if self.compute == "bfloat16" else tree
+
+    def wrap(self, bound: Any) -> Any:
+        """``bound``, its call returning float32."""
+        return _Widened(bound, self) if self.compute == "bfloat16" else bound
+
+
+class _Widened:
+    """A bound model whose call returns float32; everything else is the model's own."""
+
+    def __init__(self, bound: Any, precision: Precision) -> None:
+        self._bound = bound
+        self._precision = precision
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._precision.widen(self._bound(*args, **kwargs))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._bound, name)
+
+
+def _cast(tree: Any, source: Any, wanted: Any) -> Any:
+    return jax.tree.map(lambda x: x.astype(wanted) if getattr(x, "dtype", None) == source else x, tree)

@@ -1,0 +1,254 @@
+"""The training loop: groups of batches in, dispatches out, and at their boundaries evaluation, checkpoint and stop.
+
+The order at a boundary is evaluate, save, next group: a checkpoint holds the metrics of its own step, and a run that was
+killed while evaluating evaluates again. The device is kept ahead of the host: results are read ``lag`` dispatches
+late, and only where something is to be logged or checked.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from systolic._errors import InputError, NonFiniteError
+from systolic.data import Batch, Batches, Group, prefetch
+from systolic.estimator._engine import Engine
+from systolic.estimator._feed import batch_tree
+from systolic.estimator._mode import Mode
+from systolic.estimator._nonfinite import first_nonfinite
+from systolic.estimator._run import Run
+from systolic.estimator._signals import StopRequest
+from systolic.estimator._totals import combine
+
+_HELD_BYTES = 64 << 20
+"""Batches kept for naming the tensor that went bad: at most this much device memory, and at least two dispatches."""
+
+
+@dataclasses.dataclass(slots=True)
+class _Dispatch:
+    first: int  # step before it
+    count: int
+    outputs: Any
+    batch: Any
+    wait: float  # input-wait seconds so far
+    log: bool
+
+
+class TrainLoop:
+    """Trains ``engine`` on ``input_fn`` until step ``until`` (or the end of ``epochs``), reporting to ``run``.
+
+    Args:
+        evaluate: called as ``evaluate()`` when ``eval_every`` steps have passed and at the end; returns metrics, or
+            ``None`` when it was asked to stop.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        input_fn: Any,
+        run: Run,
+        stop: StopRequest,
+        *,
+        until: int | None,
+        epochs: int | None = None,
+        evaluate: Callable[[], dict[str, float] | None] | None = None,
+        eval_every: int | None = None,
+    ) -> None:
+        self.engine, self.run_, self.stop = engine, run, stop
+        self.until, self.evaluate, self.eval_every = until, evaluate, eval_every
+        config = engine.config
+        self.size = config.steps_per_loop
+        self.every = [n for n in (config.checkpoint_every if config.model_dir else None, eval_every) if n]
+        self.batches = Batches(
+            input_fn,
+            engine.batch_sizes[Mode.TRAIN],
+            tail=config.tail,
+            epochs=epochs,
+            start=engine.position(),
+            stack=self.size,
+            spec=engine.spec,
+            notices=engine.notices,
+        )
+        self._held: collections.deque[_Dispatch] = collections.deque()
+        self._logged_at = time.monotonic()
+        self._logged_step = 0
+        self._logged_wait = 0.0
+
+    def __call__(self) -> None:
+        """Train; on return the state is checked to be finite and saved."""
+        engine, run = self.engine, self.run_
+        with run.phase("reading the first batch"):
+            spec = self.batches.spec
+        with run.phase("initialising"):
+            engine.ensure_state(spec)
+        if engine.spec is None:
+            engine.spec = spec
+        self._refuse_padding_with_batch_statistics()
+        step = self._logged_step = engine.step()
+        if self.until is not None and step >= self.until:
+            return
+        with run.phase("compiling train"):
+            train = engine.executable("train", spec)
+        run.begin(step)
+        if self._evaluation_due(step):
+            self._evaluate(step)
+        call = train if engine.config.eager else train.direct
+        with prefetch(self._groups(step), self._put(), depth=engine.config.prefetch) as feed:
+            self._loop(feed, call, step)
+
+    def _loop(self, feed: Any, call: Callable, step: int) -> None:
+        engine, run, stop = self.engine, self.run_, self.stop
+        held, log_every, lag = self._held, engine.config.log_every, 2
+        state = engine.state
+        looped = self.size > 1
+        for batch, count, position in feed:
+            state, outputs = call(state, batch, np.int32(count)) if looped else call(state, batch)
+            engine.state = state
+            engine.meta["position"] = position
+            before, step = step, step + count
+            held.append(
+                _Dispatch(before, count, outputs, batch, feed.wait_seconds, step // log_every > before // log_every)
+            )
+            if len(held) == 1:
+                lag = max(2, min(64, _HELD_BYTES // max(1, _nbytes(batch))))
+            elif len(held) >= 2 * lag:
+                self._settle(lag)
+            run.step(step, outputs["last_loss"], feed.wait_seconds)
+            if stop or run.stopped or any(step % n == 0 for n in self.every) or step == self.until:
+                self._boundary(step)
+                if stop or run.stopped:
+                    return
+        if held:
+            self._boundary(step)
+
+    def _boundary(self, step: int) -> None:
+        engine, run = self.engine, self.run_
+        self._settle(len(self._held))
+        if not self.stop and (self._evaluation_due(step) or (self.evaluate and step == self.until)):
+            self._evaluate(step)
+        every = engine.config.checkpoint_every
+        if self.stop or run.stopped or step == self.until or (every and step % every == 0):
+            with run.phase("saving"):
+                engine.meta["hooks"] = run.hook_states()
+                engine.save()
+            run.saved(step)
+
+    def _evaluation_due(self, step: int) -> bool:
+        every = self.eval_every
+        return bool(
+            self.evaluate and every and step and step % every == 0 and self.engine.meta.get("evaluated") != step
+        )
+
+    def _evaluate(self, step: int) -> None:
+        assert self.evaluate is not None
+        metrics = self.evaluate()
+        if metrics is not None:
+            self.engine.meta |= {"evaluated": step, "metrics": metrics}
+            self.run_.evaluated(step, metrics)
+
+    def _groups(self, step: int) -> Iterator[Batch | Group]:
+        """Groups of batches that end where a boundary is; runs in the prefetch thread, ahead of the loop."""
+        while self.until is None or step < self.until:
+            ends = [step + self.size, *((step // n + 1) * n for n in self.every)]
+            count = min(ends if self.until is None else [*ends, self.until]) - step
+            try:
+                group = self.batches.next_group(count) if self.size > 1 else next(self.batches)
+            except StopIteration:
+                return
+            yield group
+            step += group.count if self.size > 1 else 1
+
+    def _put(self) -> Callable[[Batch | Group], Any]:
+        """Host batch to (device batch, steps, position after it)."""
+        looped = self.size > 1
+        rows = PartitionSpec(None, "data") if looped else PartitionSpec("data")
+        sharding = NamedSharding(self.engine.target.mesh({"data": -1}), rows)
+
+        def put(group: Batch | Group) -> Any:
+            if Mode.TRAIN in self.engine.steps.scalar_loss and group.mask is not None and not group.mask.all():
+                raise InputError(
+                    "RunConfig(tail='pad'): model_fn returns a scalar loss, and a batch holds padding, so its mean would "
+                    "be over padding too. Return one loss per example (drop the .mean()), or use tail='carry'"
+                )
+            return jax.device_put(batch_tree(group), sharding), group.count if looped else 1, group.position
+
+        return put
+
+    def _settle(self, count: int) -> None:
+        """Read the results of the ``count`` oldest dispatches: stop on a bad loss, log what is due."""
+        if not count:
+            return
+        held = self._held
+        if self.engine.steps.guard and bool(held[count - 1].outputs["halted"]):
+            self._explain_nonfinite()
+        for _ in range(count):
+            dispatch = held.popleft()
+            if dispatch.log:
+                self._log(dispatch)
+
+    def _log(self, dispatch: _Dispatch) -> None:
+        names = ("loss", "metrics", "learning_rate")
+        outputs = jax.device_get({name: dispatch.outputs[name] for name in names if name in dispatch.outputs})
+        outputs = jax.tree.map(lambda x: x[: dispatch.count] if self.size > 1 else x[None], outputs)
+        now, step = time.monotonic(), dispatch.first + dispatch.count
+        seconds = max(now - self._logged_at, 1e-9)
+        kinds = self.engine.steps.finalizers[Mode.TRAIN]
+        sums = combine({k: v for k, v in outputs["metrics"].items() if k != "loss"}, kinds)
+        metrics = {"loss": float(outputs["loss"].mean())}
+        metrics |= {name: float(kinds[name].finalize(totals)) for name, totals in sums.items()}
+        if "learning_rate" in outputs:
+            metrics["learning_rate"] = float(outputs["learning_rate"][-1])
+        metrics["steps_per_second"] = (step - self._logged_step) / seconds
+        metrics["input_wait"] = min(1.0, (dispatch.wait - self._logged_wait) / seconds)
+        self._logged_at, self._logged_step, self._logged_wait = now, step, dispatch.wait
+        self.run_.trained(step, metrics)
+
+    def _explain_nonfinite(self) -> None:
+        """Name the step and the first bad tensor; the state stands as it was before that step."""
+        engine = self.engine
+        assert engine.state is not None
+        assert engine.spec is not None
+        step = engine.step()
+        message = f"the loss of step {step + 1} is not finite"
+        guilty = [d for d in self._held if d.first <= step < d.first + d.count]
+        if guilty:
+            batch = guilty[0].batch
+            if self.size > 1:
+                batch = jax.tree.map(lambda x: x[step - guilty[0].first], batch)
+            state, batch = jax.device_get((engine.state, batch))
+            key = jax.random.fold_in(jax.random.wrap_key_data(state["rng"]), state["step"])
+
+            def loss(params: Any, model_state: Any, batch: Any) -> Any:
+                return engine.steps.loss(params, model_state, batch, engine.spec, key)[0]
+
+            found = first_nonfinite(
+                loss, state["params"], state["model_state"], batch, names=("params", "model_state", "batch")
+            )
+            message += (
+                f": {found}"
+                if found
+                else ": every value of its forward pass is finite when computed alone (a reduction overflowed)"
+            )
+        raise NonFiniteError(
+            f"{message}. The parameters are those before that step. Look at the input, lower the learning rate or clip "
+            "gradients (Estimator(clip_norm=1.0)); RunConfig(on_nonfinite='ignore') trains on"
+        )
+
+    def _refuse_padding_with_batch_statistics(self) -> None:
+        engine = self.engine
+        if engine.config.tail == "pad" and engine.steps.adapter.has_batch_statistics(engine.state["model_state"]):  # type: ignore[index]
+            raise InputError(
+                "RunConfig(tail='pad'): this model keeps batch statistics, and padded rows would enter them; "
+                "use tail='carry' or 'drop', or a normalisation without batch statistics"
+            )
+
+
+def _nbytes(tree: Any) -> int:
+    return sum(x.nbytes for x in jax.tree.leaves(tree))

@@ -1,0 +1,81 @@
+"""JAX's persistent compilation cache: on from the first program, and heard when it hits or misses.
+
+JAX stores nothing by default, and once told a folder still skips whatever compiled in under a second; so every start
+of a many-program job compiles again. Here it is on for all programs, whatever their size, unless the user has set a
+folder of their own or ``SYSTOLIC_CACHE=off``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+from collections.abc import Iterator
+
+import jax
+
+from systolic._log import logger
+
+
+def cache_dir() -> pathlib.Path:
+    """Where compiled programs are kept: ``$SYSTOLIC_CACHE_DIR``, else ``$XDG_CACHE_HOME/systolic``, else ``~/.cache/systolic``."""
+    if named := os.environ.get("SYSTOLIC_CACHE_DIR"):
+        return pathlib.Path(named).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (pathlib.Path(base) if base else pathlib.Path.home() / ".cache") / "systolic"
+
+
+def enable() -> bool:
+    """Turn JAX's persistent cache on for this process; returns whether it is on."""
+    if os.environ.get("SYSTOLIC_CACHE", "on").lower() in ("off", "0", "false"):
+        return False
+    if jax.config.jax_compilation_cache_dir:
+        return jax.config.jax_enable_compilation_cache
+    folder = cache_dir() / "jax"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        logger.warning(
+            "compile cache is off: cannot write to %s (%s); set SYSTOLIC_CACHE_DIR to a folder you own", folder, error
+        )
+        return False
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    # JAX decides once per process whether a cache is used, at its first compile, which may lie behind us.
+    from jax.experimental.compilation_cache import compilation_cache
+
+    compilation_cache.reset_cache()
+    return True
+
+
+class CacheEvents:
+    """Counts of cache events heard while one compile ran."""
+
+    def __init__(self) -> None:
+        self.hits = 0
+        self.misses = 0
+
+    def outcome(self, enabled: bool) -> str:
+        """``hit`` | ``miss`` | ``off``."""
+        if not enabled:
+            return "off"
+        return "hit" if self.hits and not self.misses else "miss"
+
+
+@contextlib.contextmanager
+def listen() -> Iterator[CacheEvents]:
+    """Count the persistent cache's hits and misses in the body."""
+    events = CacheEvents()
+
+    def hear(event: str, **_: object) -> None:
+        if event == "/jax/compilation_cache/cache_hits":
+            events.hits += 1
+        elif event == "/jax/compilation_cache/cache_misses":
+            events.misses += 1
+
+    jax.monitoring.register_event_listener(hear)
+    try:
+        yield events
+    finally:
+        jax.monitoring.unregister_event_listener(hear)

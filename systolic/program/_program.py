@@ -1,0 +1,215 @@
+"""A Program: a pure function with a static signature, a layout over a mesh, and a budget of compiles."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from systolic._errors import InputError, RecompileError, TargetError
+from systolic.program._executable import Executable
+from systolic.program._options import CompileOptions
+from systolic.program._signature import Signature, argument_names, leaf_names, strong_structs
+from systolic.target import Target
+
+
+class Program:
+    """A pure function with a static signature; ``compile(target)`` gives something that runs, or can be looked into.
+
+    Args:
+        fn: pure function of pytrees of arrays.
+        *example: one pytree per argument; only shapes and dtypes count (arrays or ``jax.ShapeDtypeStruct``). Weak
+            types are removed: a Python scalar is an array of its canonical dtype.
+        name: what errors and reports call it; defaults to the function's name.
+        donate: positions of the arguments whose buffers the results may reuse.
+        axes: mesh axes and their sizes; one may be -1 and takes the devices that are left.
+        in_specs: per argument, a pytree prefix of ``PartitionSpec``; default: everything replicated.
+        out_specs: a pytree prefix of ``PartitionSpec`` for the result; ``None`` leaves it to the compiler.
+        budget: how many signatures may be compiled on each target; one more is a :class:`RecompileError`.
+        eager: run op by op, uncompiled, so that prints, debuggers and NaN checks see every value.
+
+    Example:
+        >>> import numpy as np
+        >>> double = Program(lambda x: 2 * x, np.zeros(3, "float32"), name="double")
+        >>> double(np.ones(3, "float32")).tolist()
+        [2.0, 2.0, 2.0]
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        *example: Any,
+        name: str | None = None,
+        donate: Sequence[int] = (),
+        axes: Mapping[str, int] | None = None,
+        in_specs: Sequence[Any] | None = None,
+        out_specs: Any = None,
+        budget: int = 1,
+        eager: bool = False,
+    ) -> None:
+        if not callable(fn):
+            raise InputError(
+                f"Program(fn): saw {type(fn).__name__}, wanted a function; pass the function itself, not its result"
+            )
+        if budget < 1:
+            raise InputError(f"Program(budget): saw {budget}, wanted at least 1 compile")
+        if in_specs is not None and len(in_specs) != len(example):
+            raise InputError(
+                f"Program(in_specs): saw {len(in_specs)} specs for {len(example)} arguments; give one pytree prefix per argument"
+            )
+        self.fn = fn
+        self.name = name or getattr(fn, "__name__", "program").strip("<>")
+        self.donate = tuple(donate)
+        self.axes = dict(axes or {"data": -1})
+        self.in_specs = tuple(in_specs) if in_specs is not None else (PartitionSpec(),) * len(example)
+        self.out_specs = out_specs
+        self.budget = budget
+        self.eager = eager
+        self.argument_names = argument_names(fn, len(example))
+        self.example = tuple(strong_structs(arg) for arg in example)
+        self.signature = Signature.of(self.example, self.argument_names)
+        self._compiled: dict[Target, dict[Signature, Executable]] = {}
+
+    def compile(self, target: str | Target = "auto", options: CompileOptions | None = None) -> Any:
+        """Compile for ``target``.
+
+        Returns:
+            An :class:`Executable` for an attached target (once per signature; a second call returns the same one), a
+            :class:`Description` for a described one.
+
+        Raises:
+            CompileError: the compiler refused; its subclasses tell out of memory and out of time.
+            TargetError: the layout does not fit the target.
+        """
+        target = Target(target)
+        if target.attached:
+            return self._attached(target, self.signature, self.example)
+        from systolic.program._described import describe
+
+        self._check_division(target)
+        return describe(
+            self.fn,
+            self.example,
+            name=self.name,
+            target=target,
+            donate=self.donate,
+            in_specs=self.in_specs,
+            out_specs=self.out_specs,
+            mesh_axes=self.axes,
+            options=options or CompileOptions(),
+        )
+
+    def __call__(self, *args: Any) -> Any:
+        """Run on the best attached target, compiling when the signature is new and the budget allows."""
+        if self.eager:
+            with jax.disable_jit():
+                return self.fn(*args)
+        target = Target("auto")
+        executable = self._attached(target, Signature.of(args, self.argument_names), args)
+        return executable(*args)
+
+    def variant(self, executable: Executable, args: Sequence[Any]) -> Executable:
+        """The executable for another signature than ``executable``'s, on its target (the recompile guard's slow path)."""
+        seen = Signature.of(args, self.argument_names)
+        if seen == executable.signature:
+            raise TargetError(
+                f"program {self.name!r}: the arguments match its signature but lie on other devices than {executable.target.name}; "
+                "put them on the target's devices, or pass NumPy arrays"
+            )
+        return self._attached(executable.target, seen, args)
+
+    @property
+    def compiles(self) -> int:
+        """How many executables were compiled so far, over all attached targets."""
+        return sum(map(len, self._compiled.values()))
+
+    def shardings(self, target: Target) -> tuple[Any, Any]:
+        """Shardings of arguments and result on an attached ``target``, as ``jax.jit`` takes them."""
+        mesh = target.mesh(self.axes)
+
+        def named(spec: Any) -> Any:
+            return jax.tree.map(lambda s: NamedSharding(mesh, s), spec, is_leaf=lambda s: isinstance(s, PartitionSpec))
+
+        return tuple(map(named, self.in_specs)), None if self.out_specs is None else named(self.out_specs)
+
+    def lower(self, target: Target, args: Sequence[Any] | None = None) -> Any:
+        """The ``jax.stages.Lowered`` of this program for an attached ``target``."""
+        in_shardings, out_shardings = self.shardings(target)
+        kwargs: dict[str, Any] = {} if out_shardings is None else {"out_shardings": out_shardings}
+        function = jax.jit(self._strong, donate_argnums=self.donate, in_shardings=in_shardings, **kwargs)
+        return function.trace(*(self.example if args is None else map(strong_structs, args))).lower()
+
+    def _strong(self, *args: Any) -> Any:
+        # A weakly typed result that comes back as an argument would be a second signature.
+        return jax.tree.map(lambda x: jax.lax.convert_element_type(x, jax.numpy.asarray(x).dtype), self.fn(*args))
+
+    def _attached(self, target: Target, signature: Signature, args: Sequence[Any]) -> Executable:
+        compiled = self._compiled.setdefault(target, {})
+        if signature in compiled:
+            return compiled[signature]
+        if len(compiled) >= self.budget:
+            self._refuse(next(reversed(compiled.values())).signature, signature)
+        self._check_division(target)
+        started = time.monotonic()
+        executable = Executable(self, target, signature, self.lower(target, args), started)
+        compiled[signature] = executable
+        return executable
+
+    def _refuse(self, old: Signature, new: Signature) -> None:
+        weak = [leaf.path for leaf in new.leaves if leaf.weak]
+        changes = "\n  ".join(old.difference(new))
+        raise RecompileError(
+            f"program {self.name!r} met a new signature, and its compile budget of {self.budget} is spent:\n  {changes}\n"
+            + (f"Python scalars (weak types) among the arguments: {', '.join(weak)}.\n" if weak else "")
+            + "Give it arrays of the compiled shapes (pad or bucket the input), or raise Program(budget=…) if this many "
+            "programs are really wanted."
+        )
+
+    def _check_division(self, target: Target) -> None:
+        sizes = _axis_sizes(self.axes, target, self.name)
+        for argument, name, spec in zip(self.example, self.argument_names, self.in_specs, strict=True):
+            specs = jax.tree.broadcast(spec, argument, is_leaf=lambda s: isinstance(s, PartitionSpec))
+            flat = jax.tree.leaves(specs, is_leaf=lambda s: isinstance(s, PartitionSpec))
+            for path, leaf, leaf_spec in zip(
+                leaf_names([argument], [name]), jax.tree.leaves(argument), flat, strict=True
+            ):
+                _check_leaf(self.name, path, leaf.shape, leaf_spec, sizes, target)
+
+    def __repr__(self) -> str:
+        return (
+            f"Program({self.name!r}, {len(self.signature.leaves)} arrays in, {self.compiles} of {self.budget} compiled)"
+        )
+
+
+def _axis_sizes(axes: Mapping[str, int], target: Target, name: str) -> dict[str, int]:
+    mesh = target.mesh(axes)
+    return dict(zip(mesh.axis_names, mesh.axis_sizes, strict=True))
+
+
+def _check_leaf(
+    program: str, path: str, shape: tuple[int, ...], spec: PartitionSpec, sizes: Mapping[str, int], target: Target
+) -> None:
+    if len(spec) > len(shape):
+        raise TargetError(
+            f"program {program!r}: {path} has shape {shape} and its layout {spec} names {len(spec)} dimensions; "
+            "give a PartitionSpec no longer than the shape"
+        )
+    for dimension, entry in enumerate(spec):
+        names = () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
+        ways = 1
+        for axis in names:
+            if axis not in sizes:
+                raise TargetError(
+                    f"program {program!r}: {path} is laid out over axis {axis!r}; the mesh has {list(sizes)}"
+                )
+            ways *= sizes[axis]
+        if ways > 1 and shape[dimension] % ways:
+            below = shape[dimension] // ways * ways
+            near = f"{below} or {below + ways}" if below else str(ways)
+            raise TargetError(
+                f"program {program!r}: dimension {dimension} of {path} has size {shape[dimension]}, which mesh axis "
+                f"{'×'.join(names)} of size {ways} on {target.name} does not divide; use {near}"
+            )
