@@ -26,6 +26,10 @@ _MEMORY_POLL = 0.2
 _GIB = 1 << 30
 
 
+class CompilerMemoryError(CompileError, MemoryError):
+    """The compiler needed more of this machine's memory than it was allowed; nothing is known about the program."""
+
+
 def run_compiler(
     blob: bytes,
     *,
@@ -43,7 +47,8 @@ def run_compiler(
 
     Raises:
         CompileTimeoutError: the time limit passed.
-        CompileError: the compiler crashed, or used more of this machine's memory than allowed.
+        CompilerMemoryError: the compiler used more of this machine's memory than allowed.
+        CompileError: the compiler crashed.
         TargetError: libtpu is not installed.
     """
     with _job_folder() as folder:
@@ -96,7 +101,7 @@ def _watch(
             measured = now
             used = _resident(child.pid)
             if used > allowed:
-                raise CompileError(
+                raise CompilerMemoryError(
                     f"program {name!r}: the compiler for {target.name} needed more than {allowed / _GIB:.2f} GiB of "
                     "this machine's memory and was stopped; compile on a larger machine, raise "
                     "CompileOptions(memory_limit=…), or make the program smaller (scan over equal layers)"

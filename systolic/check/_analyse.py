@@ -1,0 +1,149 @@
+"""From a compiled program to a :class:`ProgramCheck`."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+from systolic._errors import CompileError, CompileTimeoutError, OutOfDeviceMemoryError, SystolicError
+from systolic.check._flops import Flops, count_flops
+from systolic.check._hlo import parse
+from systolic.check._liveness import walk
+from systolic.check._memory import MemoryReport, memory_report
+from systolic.check._result import ProgramCheck, StepBound, Verdict
+from systolic.program import CompileOptions, Description, Program
+from systolic.target import Hardware, Target
+
+
+def analyse(program: Program, target: Target, options: CompileOptions) -> ProgramCheck:
+    """Compile ``program`` for ``target`` and look at the result; a refusal is a result too.
+
+    Errors of the program itself (a wrong shape in the user's code, for example) are raised.
+    """
+    started = time.monotonic()
+    blank = ProgramCheck(
+        program=program.name,
+        target=target.name,
+        devices=target.num_devices,
+        verdict=Verdict.UNKNOWN,
+        reason="",
+        depth=options.depth,
+        cache="",
+        seconds=0.0,
+        capacity=target.hardware.hbm_bytes if target.hardware else None,
+    )
+    check = _attempt(blank, program, target, options)
+    return dataclasses.replace(check, seconds=time.monotonic() - started)
+
+
+def _attempt(blank: ProgramCheck, program: Program, target: Target, options: CompileOptions) -> ProgramCheck:
+    try:
+        compiled = program.compile(target, options)
+    except OutOfDeviceMemoryError as error:
+        return _too_large(blank, error, target)
+    except (CompileTimeoutError, MemoryError) as error:  # this machine gave up, not the compiler
+        return dataclasses.replace(blank, verdict=Verdict.UNKNOWN, reason=str(error))
+    except CompileError as error:
+        return dataclasses.replace(blank, verdict=Verdict.REFUSED, reason=str(error))
+    except SystolicError as error:
+        return dataclasses.replace(blank, verdict=Verdict.UNKNOWN, reason=str(error))
+    if not isinstance(compiled, Description):
+        return _attached(blank, compiled)
+    memory, flops = _look(compiled, target)
+    fits = memory.fits is not False or compiled.memory is not None  # the allocator's word counts more than ours
+    return dataclasses.replace(
+        blank,
+        verdict=Verdict.FITS if fits else Verdict.TOO_LARGE,
+        reason="" if fits else _overflow(program.name, target.name, memory.needed, memory.capacity),
+        cache=compiled.cache,
+        memory=memory,
+        flops=flops,
+        bound=_bound(flops, memory, target.hardware),
+        needed=memory.needed,
+        notes=compiled.notes + _notes(flops),
+    )
+
+
+def _look(compiled: Description, target: Target) -> tuple[MemoryReport, Flops]:
+    module = parse(compiled.hlo_text)
+    memory = memory_report(
+        module,
+        walk(module),
+        names=compiled.argument_names,
+        capacity=target.hardware.hbm_bytes if target.hardware else None,
+        stats=compiled.memory,
+    )
+    return memory, count_flops(module)
+
+
+def _too_large(blank: ProgramCheck, error: OutOfDeviceMemoryError, target: Target) -> ProgramCheck:
+    schedule: Description | None = getattr(error, "schedule", None)
+    needed: int | None = getattr(error, "needed_bytes", None)
+    found = dataclasses.replace(blank, verdict=Verdict.TOO_LARGE, reason=str(error), needed=needed)
+    if schedule is None:
+        return found
+    memory, flops = _look(schedule, target)
+    return dataclasses.replace(
+        found,
+        cache=schedule.cache,
+        memory=memory,
+        flops=flops,
+        bound=_bound(flops, memory, target.hardware),
+        needed=needed or memory.needed,
+        reason=_overflow(blank.program, blank.target, needed or memory.needed, blank.capacity),
+        notes=schedule.notes + _notes(flops),
+    )
+
+
+def _attached(blank: ProgramCheck, executable: object) -> ProgramCheck:
+    stats = executable.memory
+    memory = MemoryReport(
+        capacity=blank.capacity,
+        arguments=stats.argument,
+        outputs=stats.output,
+        aliased=stats.alias,
+        temporaries=stats.temp,
+        code=stats.code,
+        peak=min(stats.peak or stats.total, stats.total),
+        estimated=False,
+        at_peak=(),
+        inputs=(),
+        padding=(),
+        timeline=(),
+    )
+    note = "an attached target: compiled by JAX, without the schedule that a described target has"
+    return dataclasses.replace(
+        blank,
+        verdict=Verdict.FITS,
+        depth="full",
+        cache=executable.cache,
+        memory=memory,
+        needed=memory.needed,
+        notes=(note,),
+    )
+
+
+def _bound(flops: Flops, memory: MemoryReport, hardware: Hardware | None) -> StepBound | None:
+    if hardware is None:
+        return None
+    moved = memory.arguments + memory.outputs
+    return StepBound(matrix=flops.matrix / hardware.peak_bf16, memory=moved / hardware.hbm_bandwidth)
+
+
+def _notes(flops: Flops) -> tuple[str, ...]:
+    notes = []
+    if flops.unknown_loops:
+        notes.append(f"loops of unknown length counted once in the FLOPs: {', '.join(flops.unknown_loops[:5])}")
+    if flops.kernels:
+        notes.append(f"kernels not counted in the FLOPs: {', '.join(flops.kernels[:5])}")
+    return tuple(notes)
+
+
+def _overflow(program: str, target: str, needed: int, capacity: int | None) -> str:
+    gib = 1 << 30
+    if capacity is None:
+        return f"{program} does not fit {target}: it needs {needed / gib:.2f} GiB per device"
+    return (
+        f"{program} does not fit {target}: it needs {needed / gib:.2f} GiB per device, "
+        f"{(needed - capacity) / gib:.2f} GiB more than the {capacity / gib:.2f} GiB that a device has"
+    )

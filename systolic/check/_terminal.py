@@ -1,0 +1,73 @@
+"""The report in a terminal, by rich."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from systolic.check._result import ProgramCheck, Verdict
+
+if TYPE_CHECKING:
+    from systolic.check._report import CheckReport
+
+_STYLE = {Verdict.FITS: "green", Verdict.TOO_LARGE: "red", Verdict.REFUSED: "red", Verdict.UNKNOWN: "yellow"}
+
+
+def renderable(report: CheckReport) -> Any:
+    """A rich renderable: a table of all results, then what needs explaining."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    from systolic.check._report import count, details, fit_text, share, size
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name, justify in (("program", "left"), ("target", "left"), ("verdict", "left"), ("memory per device", "left")):
+        table.add_column(name, justify=justify)
+    for name in ("matrix work", "compile"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for result in report.results:
+        part = share(result)
+        table.add_row(
+            result.program,
+            result.target,
+            Text(str(result.verdict), style=_STYLE[result.verdict]),
+            "–" if part is None else f"{size(result.needed)} of {size(result.capacity)} ({part:.0%})",
+            count(result.flops.matrix) if result.flops else "–",
+            "cached" if result.cache == "hit" else f"{result.depth} {result.seconds:.1f} s",
+        )
+    parts: list[Any] = [table]
+    for result in report.results:
+        if result.reason:
+            parts.append(Text(f"\n{result.reason}", style=_STYLE[result.verdict]))
+        if result.fit is not None:
+            parts.append(Text(fit_text(result), style="bold"))
+        if result.verdict is Verdict.TOO_LARGE and result.memory is not None:
+            parts.append(_buffers(result))
+        parts += [Text(line.strip(), style="dim") for line in details(result)]
+    return Group(*parts)
+
+
+def _buffers(result: ProgramCheck) -> Any:
+    from rich.table import Table
+
+    from systolic.check._report import size
+
+    table = Table(title="largest buffers at the peak", title_justify="left", box=None, pad_edge=False)
+    for name, justify in (
+        ("size", "right"),
+        ("padding", "right"),
+        ("shape", "left"),
+        ("operation", "left"),
+        ("source", "left"),
+    ):
+        table.add_column(name, justify=justify)
+    for buffer in result.memory.at_peak[:8]:
+        waste = buffer.padded_bytes - buffer.unpadded_bytes
+        table.add_row(
+            size(buffer.padded_bytes),
+            size(waste) if waste else "",
+            buffer.shape,
+            buffer.op_name or buffer.name,
+            buffer.source,
+        )
+    return table
