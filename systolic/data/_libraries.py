@@ -21,22 +21,25 @@ class Stream:
     Args:
         start: start(skip) gives an iterator over the elements after the first ``skip``.
         batched: whether elements are batches; None where that is not known.
+        caution: what the user should be told about continuing a run on this data, or None.
     """
 
     start: Callable[[int], Iterator[Any]]
     batched: bool | None = None
+    caution: str | None = None
 
 
 def adapt(source: Any, epoch: int) -> Stream | None:
     """The stream of one epoch of a data set of a known library; None for anything else."""
+    if isinstance(source, type):  # a class is a function that makes data, whatever methods its instances have
+        return None
     modules = {cls.__module__.split(".")[0] for cls in type(source).__mro__}
     if "grain" in modules and hasattr(source, "__iter__"):
         return _grain(source, epoch)
     if hasattr(source, "as_numpy_iterator"):
         return _tf_data(source)
     if hasattr(source, "batch_sampler") and hasattr(source, "dataset") and hasattr(source, "__iter__"):
-        batched = source.batch_size is not None or source.batch_sampler is not None
-        return Stream(replay(source), True if batched else None)
+        return _torch_loader(source, epoch)
     if hasattr(source, "__getitem__") and hasattr(source, "__len__") and not hasattr(source, "__iter__"):
         # A map-style data set, as torch has them: elements by number, and numbers past the end need not raise.
         return Stream(lambda skip: (source[i] for i in range(skip, len(source))), False)
@@ -109,6 +112,24 @@ def _grain_batched(source: Any) -> bool | None:
             return True
         pending.extend(node.parents)
     return False
+
+
+def _torch_loader(source: Any, epoch: int) -> Stream:
+    sampler = getattr(source, "sampler", None)
+    caution = None
+    if type(sampler).__name__ == "RandomSampler":
+        caution = (
+            "input: this torch DataLoader shuffles by torch's own random state, so a continued run sees another order than "
+            "the run it continues. Use a sampler with set_epoch, or shuffle=False and systolic.data.shuffle(...)"
+        )
+
+    def start(skip: int) -> Iterator[Any]:
+        if hasattr(sampler, "set_epoch"):  # how torch's samplers are told to reshuffle
+            sampler.set_epoch(epoch)
+        return replay(source)(skip)
+
+    batched = source.batch_size is not None or source.batch_sampler is not None
+    return Stream(start, True if batched else None, caution)
 
 
 def _tf_data(source: Any) -> Stream:

@@ -53,6 +53,8 @@ def open_reader(source: Any, door: Door, epoch: int, start: dict[str, Any] | Non
         stream = _stream_of_iterable(source)
     if door.batched is None:
         door.batched = stream.batched
+    if stream.caution is not None:
+        door.notices.give(stream.caution)
     return StreamReader(stream, door, epoch, start)
 
 

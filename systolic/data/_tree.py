@@ -39,6 +39,8 @@ def canonical(tree: Any, root: str) -> Any:
     """The same tree of dicts, tuples and leaves: mappings and named tuples become dicts, lists of numbers arrays."""
     if tree is None:
         return None
+    if is_data_frame(tree):
+        tree = {name: tree[name].to_numpy() for name in tree.columns}
     if isinstance(tree, Mapping):
         for name in tree:
             if not isinstance(name, str):
@@ -87,6 +89,11 @@ def is_array_like(value: Any) -> bool:
     return isinstance(value, np.ndarray) or (hasattr(value, "shape") and hasattr(value, "dtype"))
 
 
+def is_data_frame(value: Any) -> bool:
+    """Whether this is a pandas or polars data frame: named columns in memory."""
+    return hasattr(value, "columns") and hasattr(value, "to_numpy") and not isinstance(value, type)
+
+
 def is_array_tree(value: Any) -> bool:
     """Whether this is a dict, tuple or nesting of arrays, and nothing else: a data set in memory."""
     if isinstance(value, Mapping | tuple):
@@ -94,7 +101,7 @@ def is_array_tree(value: Any) -> bool:
         return bool(children) and all(
             child is None or is_array_tree(tuple(child) if _is_list_of_arrays(child) else child) for child in children
         )
-    return is_array_like(value)
+    return is_array_like(value) or is_data_frame(value)
 
 
 def _join(root: str, name: str) -> str:

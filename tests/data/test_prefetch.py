@@ -32,9 +32,15 @@ def test_items_come_in_order_and_then_it_is_over():
 def test_it_runs_ahead_by_its_depth_and_no_further():
     made = []
     with data.prefetch(range(100), lambda item: made.append(item) or item, depth=3) as ahead:
-        wait_until(lambda: len(made) == 4)  # three ready and one in hand
-        assert next(ahead) == 0
-        wait_until(lambda: len(made) == 5)
+        wait_until(lambda: len(made) == 3 and ahead._shared.sleeps["thread"])
+        assert [next(ahead), next(ahead)] == [0, 1]
+        wait_until(lambda: len(made) == 5 and ahead._shared.sleeps["thread"])
+
+
+@pytest.mark.parametrize("depth", [1, 2, 16])
+def test_nothing_is_lost_or_doubled_between_fast_threads(depth):
+    for _ in range(20):
+        assert list(data.prefetch(range(500), lambda item: item, depth=depth)) == list(range(500))
 
 
 def test_work_is_done_on_another_thread_and_waiting_is_measured():

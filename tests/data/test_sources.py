@@ -57,6 +57,33 @@ class FakeDataLoader:
             yield [{name: FakeTensor(value) for name, value in features.items()}, FakeTensor(np.asarray(labels))]
 
 
+class FakeDistributedSampler:
+    """torch.utils.data.DistributedSampler: a new order for each epoch it is told of."""
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+
+class RandomSampler:
+    """torch.utils.data.RandomSampler, by name."""
+
+
+class FakeColumn(np.ndarray):
+    def to_numpy(self):
+        return np.asarray(self)
+
+
+class FakeDataFrame(dict):
+    """pandas.DataFrame: columns by name, iterating gives names."""
+
+    @property
+    def columns(self):
+        return list(self)
+
+    def to_numpy(self):
+        raise AssertionError("columns may differ in dtype")
+
+
 class FakeMapDataset:
     """torch.utils.data.Dataset: elements by number, no iterator, no IndexError."""
 
@@ -238,6 +265,32 @@ def test_a_grain_map_data_set_is_shuffled_anew_each_epoch():
     got = [b.features["x"].tolist() for b in data.Batches(dataset, 20, epochs=3)]
     assert [sorted(epoch) for epoch in got] == [list(range(20))] * 3
     assert got[0] != got[1] != got[2]
+
+
+def test_a_torch_sampler_is_told_the_epoch():
+    loader = FakeDataLoader(4)
+    loader.sampler = FakeDistributedSampler()
+    seen = [loader.sampler.epoch for _ in data.Batches(loader, 11, epochs=3)]
+    assert seen == [0, 1, 2]
+
+
+def test_a_torch_loader_of_unrepeatable_order_is_told_of_once(caplog):
+    loader = FakeDataLoader(4)
+    loader.sampler = RandomSampler()
+    list(data.Batches(loader, 11, epochs=3))
+    assert caplog.text.count("a continued run sees another order") == 1
+
+
+def test_a_data_frame_is_its_columns():
+    frame = FakeDataFrame(x=X.view(FakeColumn), name=np.array(["a"] * N, object).view(FakeColumn))
+    batch = next(data.Batches((frame, Y), 4))
+    np.testing.assert_array_equal(batch.features["x"], X[:4])
+    assert batch.host["name"].tolist() == ["a"] * 4
+    np.testing.assert_array_equal(next(data.Batches(frame, 4)).features["x"], X[:4])
+
+
+def test_a_class_is_a_function_that_makes_data():
+    np.testing.assert_array_equal(next(data.Batches(FakeMapDataset, 4)).labels, Y[:4])
 
 
 def test_features_alone_and_other_trees():
