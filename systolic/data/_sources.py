@@ -47,7 +47,8 @@ def arrays(features: Any, labels: Any = None, *, shuffle: int | None = None) -> 
         features: an array of shape [N, ...] or a dict or tuple of such; NumPy, JAX or torch. Must not be changed
             while in use: batches may be views of it.
         labels: the same for labels, or None.
-        shuffle: seed; each epoch is then a new permutation, a function of (seed, epoch) alone. None keeps the order.
+        shuffle: seed; each epoch is then a new permutation, a function of (seed, epoch) alone (under one
+            version of NumPy). None keeps the order.
 
     Example:
         >>> import numpy as np

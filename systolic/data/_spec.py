@@ -113,12 +113,16 @@ def without_host_only(tree: Any) -> Any:
 
 
 def named_leaves(features: Any, labels: Any, is_leaf=None) -> list[tuple[str, Any]]:
-    """(name, leaf) of features, then labels. A bare array is named ``features`` or ``labels``."""
+    """(name, leaf) of features, then labels, all names different.
+
+    A feature goes by its path, ``user/age``, a bare array by ``features``; labels by ``labels`` or ``labels/...``, and a
+    feature that is itself called that by ``features/labels``.
+    """
     pairs = []
     for root, tree in (("features", features), ("labels", labels)):
         for path, leaf in tree_flatten_with_path(tree, is_leaf=is_leaf)[0]:
             name = keystr(path, simple=True, separator="/")
-            if root == "labels" or not name:
+            if root == "labels" or not name or name.split("/")[0] in ("features", "labels"):
                 name = f"{root}/{name}" if name else root
             pairs.append((name, leaf))
     return pairs

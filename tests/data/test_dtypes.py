@@ -154,6 +154,15 @@ def test_the_spec_makes_the_signature_of_programs():
     assert spec.features["image"].nbytes == 8 * 8 * 3
 
 
+def test_features_may_be_called_labels():
+    tree = {"labels": np.zeros((4, 2)), "features": np.array(list("abcd")), "x": np.zeros(4)}
+    spec = data.Batches((tree, np.zeros(4, np.int32)), 2).spec
+    assert list(spec.named()) == ["features/features", "features/labels", "x", "labels"]
+    batch = next(data.Batches(tree, 2, spec=spec, labels_expected=False))
+    assert set(batch.features) == {"labels", "x"}
+    assert batch.host["features/features"].tolist() == ["a", "b"]
+
+
 def test_a_spec_survives_json():
     features = {"a": np.zeros((3, 2), ml_dtypes.bfloat16), "b": (np.zeros(3, bool), np.array(["x", "y", "z"]))}
     spec = data.Batches((features, np.zeros(3, np.int8)), 2).spec

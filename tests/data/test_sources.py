@@ -73,12 +73,20 @@ class FakeColumn(np.ndarray):
         return np.asarray(self)
 
 
-class FakeDataFrame(dict):
+class FakeDataFrame:
     """pandas.DataFrame: columns by name, iterating gives names."""
 
-    @property
-    def columns(self):
-        return list(self)
+    def __init__(self, **columns):
+        self._columns, self.columns = columns, list(columns)
+
+    def __getitem__(self, name):
+        return self._columns[name]
+
+    def __iter__(self):
+        return iter(self.columns)
+
+    def __len__(self):
+        return N
 
     def to_numpy(self):
         raise AssertionError("columns may differ in dtype")
