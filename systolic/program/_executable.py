@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import jax
+
+from systolic._errors import TargetError
 from systolic.program._jax_cache import enable, listen
 from systolic.program._signature import Signature
 from systolic.target import Target
@@ -74,11 +77,29 @@ class Executable:
 
         Raises:
             RecompileError: the arguments have another signature and the Program's compile budget is spent.
+            TargetError: arrays were put on other devices, or laid out otherwise, than the program was compiled for.
         """
         try:
             return self._compiled(*args)
         except TypeError:
             return self.program.variant(self, args)(*args)
+        except ValueError as error:
+            if misplaced := self._misplaced(args):
+                raise TargetError(
+                    f"program {self.program.name!r}: {', '.join(misplaced)} lie on other devices than {self.target.name}, "
+                    "or are laid out otherwise than its in_specs say; put them there with jax.device_put(x, "
+                    "executable.input_shardings), or pass NumPy arrays"
+                ) from error
+            raise
+
+    def _misplaced(self, args: Sequence[Any]) -> list[str]:
+        """Paths of the arrays that are bound to a sharding that is not the program's."""
+        wanted = jax.tree.leaves(self.input_shardings, is_leaf=lambda s: s is None)
+        return [
+            leaf.path
+            for leaf, x, sharding in zip(self.signature.leaves, jax.tree.leaves(args), wanted, strict=True)
+            if isinstance(x, jax.Array) and sharding is not None and not x.sharding.is_equivalent_to(sharding, x.ndim)
+        ]
 
     @property
     def direct(self) -> Callable:

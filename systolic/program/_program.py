@@ -115,9 +115,8 @@ class Program:
         """The executable for another signature than ``executable``'s, on its target (the recompile guard's slow path)."""
         seen = Signature.of(args, self.argument_names)
         if seen == executable.signature:
-            raise TargetError(
-                f"program {self.name!r}: the arguments match its signature but lie on other devices than {executable.target.name}; "
-                "put them on the target's devices, or pass NumPy arrays"
+            raise InputError(
+                f"program {self.name!r}: saw arguments that match its signature and that the runtime refuses; pass arrays"
             )
         return self._attached(executable.target, seen, args)
 
@@ -139,12 +138,18 @@ class Program:
         """The ``jax.stages.Lowered`` of this program for an attached ``target``."""
         in_shardings, out_shardings = self.shardings(target)
         kwargs: dict[str, Any] = {} if out_shardings is None else {"out_shardings": out_shardings}
-        function = jax.jit(self._strong, donate_argnums=self.donate, in_shardings=in_shardings, **kwargs)
+        function = jax.jit(self._strong(), donate_argnums=self.donate, in_shardings=in_shardings, **kwargs)
         return function.trace(*(self.example if args is None else map(strong_structs, args))).lower()
 
-    def _strong(self, *args: Any) -> Any:
-        # A weakly typed result that comes back as an argument would be a second signature.
-        return jax.tree.map(lambda x: jax.lax.convert_element_type(x, jax.numpy.asarray(x).dtype), self.fn(*args))
+    def _strong(self) -> Callable[..., Any]:
+        """The function under the program's name (profiles and dumps show it), its results strongly typed."""
+
+        def run(*args: Any) -> Any:
+            # A weakly typed result that comes back as an argument would be a second signature.
+            return jax.tree.map(lambda x: jax.lax.convert_element_type(x, jax.numpy.asarray(x).dtype), self.fn(*args))
+
+        run.__name__ = run.__qualname__ = self.name
+        return run
 
     def _attached(self, target: Target, signature: Signature, args: Sequence[Any]) -> Executable:
         compiled = self._compiled.setdefault(target, {})
