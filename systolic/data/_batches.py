@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,7 @@ class Batches:
             filled with copies of its own first row, and ``mask`` tells.
         epochs: number of epochs; None repeats without end.
         start: a `Batch.position` of an earlier run; batches go on after it, bit for bit. At once for data in memory,
-            by ``set_state`` for Grain, else by reading the epoch again.
+            by ``set_state`` for Grain, else by reading the epoch again, which must then come in the same order.
         stack: batches in a `Group`; with 1, iterating gives a `Batch`, else groups.
         spec: what examples look like, from an earlier run; None learns it from the first element. With it, ranks tell
             whether elements are examples or batches.
@@ -116,6 +116,22 @@ class Batches:
             host = {name: column[real] for name, column in host.items()}
         mask = None if mask is None else mask.reshape(lead)
         return Group(features, labels, mask, host, filled // self.batch_size, self.position, rows)
+
+    def groups(self, sizes: Iterable[int]) -> Iterator[Group]:
+        """`next_group` for each of ``sizes`` (which may be endless) until the data is over; made for `prefetch`.
+
+        Closing the generator early closes the source; after ``sizes`` has ended these `Batches` go on.
+        """
+        for k in sizes:
+            try:
+                group = self.next_group(k)
+            except StopIteration:
+                return
+            try:
+                yield group
+            except GeneratorExit:
+                self.close()
+                raise
 
     def peek(self) -> ElementSpec:
         """The spec of one example, from the first element, which is not lost."""

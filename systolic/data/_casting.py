@@ -60,7 +60,8 @@ def feature_spec(shape: tuple[int, ...], seen: np.dtype) -> FeatureSpec:
 def cast_notice(name: str, seen: np.dtype, spec: FeatureSpec) -> str | None:
     """What to tell the user, once, about the dtypes of a feature; None where nothing changes."""
     if spec.host_only:
-        return f"{name}: {seen} cannot go to a device; it stays on the host and comes back with predictions"
+        what = "strings or objects" if seen == OBJECT else f"{seen} values"
+        return f"{name}: {what} cannot go to a device; they stay on the host and come back with predictions"
     steps = [str(seen)]
     for dtype in (spec.dtype_host, spec.dtype_device):
         if str(dtype) != steps[-1]:

@@ -64,6 +64,11 @@ def to_numpy(leaf: Any, name: str) -> np.ndarray:
     """
     if isinstance(leaf, np.ndarray):
         return leaf
+    if type(leaf).__name__.startswith(("Ragged", "Sparse")):  # of TensorFlow
+        raise InputError(
+            f"{label(name)}: a {type(leaf).__name__} seen, a dense array of one shape for every example wanted. Pad it, or "
+            "make it dense, in input_fn"
+        )
     if isinstance(leaf, str | bytes):  # np.asarray would strip trailing zero bytes
         return _object(leaf)
     if hasattr(leaf, "detach"):

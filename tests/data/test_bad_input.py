@@ -14,6 +14,15 @@ def run(source, batch_size=4, **options):
         pass
 
 
+class RaggedTensorValue:
+    """What tf.data's as_numpy_iterator gives for a ragged component."""
+
+
+def test_tensors_that_are_not_dense_are_named():
+    with pytest.raises(InputError, match="feature 'ids': a RaggedTensorValue seen, a dense array"):
+        run([{"ids": RaggedTensorValue()}])
+
+
 def test_a_feature_of_another_shape_names_shapes_and_example():
     def input_fn():
         for i in range(10):

@@ -130,6 +130,21 @@ def test_a_group_of_one_batch_has_a_leading_dimension_of_one():
     assert group.features["y"].shape == (1, 3, 2)
 
 
+def test_groups_of_asked_sizes_through_prefetch_and_on():
+    batches = data.Batches(chunks([10, 10]), 4, stack=3, epochs=2)
+    with data.prefetch(batches.groups([1, 3, 2]), lambda group: group) as ahead:
+        assert [group.count for group in ahead] == [1, 3, 2]
+    assert [group.rows for group in batches.groups(itertools.repeat(3))] == [12, 4]
+
+
+def test_closing_groups_early_closes_the_source():
+    batches = data.Batches(chunks([10]), 4, stack=3)
+    groups = batches.groups(itertools.repeat(1))
+    next(groups)
+    groups.close()
+    assert list(batches) == []
+
+
 def test_the_last_group_is_short_and_says_so():
     groups = list(data.Batches(chunks([7]), 2, tail="pad", epochs=1, stack=3))
     assert [(group.count, group.rows) for group in groups] == [(3, 6), (1, 1)]
