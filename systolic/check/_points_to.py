@@ -10,14 +10,14 @@ import re
 from collections.abc import Sequence
 
 from systolic.check._hlo import Computation, Instruction
-from systolic.check._shape import HBM, Array, leaf_count, leaves
+from systolic.check._shape import HBM, Array, leaf_count
 
 Buffer = tuple[str, int]  # (name of the instruction that made it, position among its arrays)
 Places = list[frozenset[Buffer]]  # for each array of a value, the buffers it may lie in
 
 _SAME = frozenset({"bitcast", "opt-barrier", "while", "domain", "optimization-barrier"})
-_LISTS = re.compile(r'"aliasing_operands":\{"lists":\[(.*?)\]\}', re.DOTALL)
-_PAIR = re.compile(r'"indices":\["(\d+)","(\d+)"\]')
+_LISTS = re.compile(r'"aliasing_operands":\{"lists":\[((?:\{"indices":\[[^\]]*\]\},?)*)\]')
+_INDICES = re.compile(r'"indices":\[([^\]]*)\]')
 _MUST = re.compile(r"\{(\d*)\}: \((\d+), \{[\d, ]*\}")
 
 
@@ -108,10 +108,11 @@ def sharing(instruction: Instruction, operands: Sequence[Places]) -> list[tuple[
             if int(operand) < len(operands) and operands[int(operand)]:
                 out.append((operands[int(operand)][0], int(output or 0), True))
     if match := _LISTS.search(instruction.attributes):
-        for operand, output in _PAIR.findall(match.group(1)):
-            position = int(output) - len(flat)
-            if int(operand) < len(flat) and 0 <= position < len(list(leaves(instruction.shape))):
-                out.append((flat[int(operand)], position, False))
+        for indices in _INDICES.findall(match.group(1)):  # arrays of the operands are counted first, then results
+            numbers = [int(n) for n in re.findall(r"\d+", indices)]
+            given = [n for n in numbers if n < len(flat)]
+            made = [n - len(flat) for n in numbers if 0 <= n - len(flat) < leaf_count(instruction.shape)]
+            out += [(flat[operand], position, False) for operand in given for position in made]
     return out
 
 
