@@ -3,6 +3,7 @@
 from ._batch import Batch, Group
 from ._batches import Batches
 from ._casting import to_device_dtypes
+from ._feed import Feed
 from ._prefetch import Prefetch, prefetch
 from ._sources import arrays, batches, examples, shuffle
 from ._spec import ElementSpec, FeatureSpec
@@ -12,6 +13,7 @@ __all__ = [
     "Batches",
     "ElementSpec",
     "FeatureSpec",
+    "Feed",
     "Group",
     "Prefetch",
     "arrays",

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 
 from systolic._log import logger
+from systolic.data import Feed
 from systolic.estimator._engine import Engine
 from systolic.estimator._events import EventLog
 from systolic.estimator._hooks import Hook, HookList
@@ -97,10 +98,10 @@ class Run:
             self.phases[name] = self.phases.get(name, 0.0) + time.monotonic() - started
             self._watchdog.beat("training")
 
-    def step(self, step: int, loss: Any, wait: float) -> None:
-        """After each dispatch: steps done, the loss (on the device), input-wait seconds so far."""
+    def step(self, step: int, loss: Any, feed: Feed) -> None:
+        """After each dispatch: steps done, the loss (on the device), and the feed, which knows the input wait."""
         self._watchdog.beat("training")
-        self._progress.update(step, loss, wait)
+        self._progress.update(step, loss, feed.wait_seconds)
 
     def beat(self, phase: str) -> None:
         """Something moved, in ``phase``."""

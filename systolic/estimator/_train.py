@@ -18,7 +18,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from systolic._errors import InputError, NonFiniteError
-from systolic.data import Batch, Batches, Group, prefetch
+from systolic.data import Batches, Feed
 from systolic.estimator._engine import Engine
 from systolic.estimator._feed import batch_tree
 from systolic.estimator._mode import Mode
@@ -100,43 +100,52 @@ class TrainLoop:
         if self._evaluation_due(step):
             self._evaluate(step)
         call = train if engine.config.eager else train.direct
-        with prefetch(self._groups(step), self._put(), depth=engine.config.prefetch) as feed:
+        with Feed(self._groups(step), self._put(), engine.config.prefetch) as feed:
             self._loop(feed, call, step)
 
-    def _loop(self, feed: Any, call: Callable, step: int) -> None:
-        engine, run, stop = self.engine, self.run_, self.stop
-        held, log_every, lag = self._held, engine.config.log_every, 2
-        state = engine.state
-        looped = self.size > 1
+    def _loop(self, feed: Feed, call: Callable, step: int) -> None:
+        engine, run, stop, held = self.engine, self.run_, self.stop, self._held
+        log_every = engine.config.log_every
+        log_at, boundary = (step // log_every + 1) * log_every, self._next_boundary(step)
+        looped, lag = self.size > 1, 2
+        state, position = engine.state, None
         for batch, count, position in feed:
             state, outputs = call(state, batch, np.int32(count)) if looped else call(state, batch)
             engine.state = state
-            engine.meta["position"] = position
-            before, step = step, step + count
-            held.append(
-                _Dispatch(before, count, outputs, batch, feed.wait_seconds, step // log_every > before // log_every)
-            )
-            if len(held) == 1:
-                lag = max(2, min(64, _HELD_BYTES // max(1, _nbytes(batch))))
-            elif len(held) >= 2 * lag:
+            due = step + count >= log_at
+            held.append(_Dispatch(step, count, outputs, batch, feed.wait_seconds if due else 0.0, due))
+            step += count
+            if due:
+                log_at = (step // log_every + 1) * log_every
+            if len(held) >= 2 * lag:
                 self._settle(lag)
-            run.step(step, outputs["last_loss"], feed.wait_seconds)
-            if stop or run.stopped or any(step % n == 0 for n in self.every) or step == self.until:
+                lag = max(2, min(64, _HELD_BYTES // max(1, _nbytes(batch))))
+            run.step(step, outputs["last_loss"], feed)
+            if step == boundary or stop.number or run.stopped:
+                engine.meta["position"] = position
                 self._boundary(step)
-                if stop or run.stopped:
+                boundary = self._next_boundary(step)
+                if stop.number or run.stopped:
                     return
         if held:
-            self._boundary(step)
+            engine.meta["position"] = position
+            self._boundary(step, last=True)
 
-    def _boundary(self, step: int) -> None:
+    def _next_boundary(self, step: int) -> int:
+        """The next step at which the loop has something else to do than to train; -1: none."""
+        ends = [(step // n + 1) * n for n in self.every]
+        return min(ends if self.until is None else [*ends, self.until], default=-1)
+
+    def _boundary(self, step: int, last: bool = False) -> None:
         engine, run = self.engine, self.run_
         self._settle(len(self._held))
-        if not self.stop and (self._evaluation_due(step) or (self.evaluate and step == self.until)):
+        last = last or step == self.until
+        if not self.stop and (self._evaluation_due(step) or (self.evaluate is not None and last)):
             self._evaluate(step)
         every = engine.config.checkpoint_every
-        if self.stop or run.stopped or step == self.until or (every and step % every == 0):
+        if self.stop or run.stopped or last or (every and step % every == 0):
+            engine.meta["hooks"] = run.hook_states()
             with run.phase("saving"):
-                engine.meta["hooks"] = run.hook_states()
                 engine.save()
             run.saved(step)
 
@@ -153,33 +162,30 @@ class TrainLoop:
             self.engine.meta |= {"evaluated": step, "metrics": metrics}
             self.run_.evaluated(step, metrics)
 
-    def _groups(self, step: int) -> Iterator[Batch | Group]:
-        """Groups of batches that end where a boundary is; runs in the prefetch thread, ahead of the loop."""
+    def _groups(self, step: int) -> Iterator[tuple[Any, int, Any]]:
+        """(batch, steps, position after it), groups ending where a boundary is; runs ahead of the loop."""
+        looped, scalar = self.size > 1, Mode.TRAIN in self.engine.steps.scalar_loss
         while self.until is None or step < self.until:
-            ends = [step + self.size, *((step // n + 1) * n for n in self.every)]
-            count = min(ends if self.until is None else [*ends, self.until]) - step
+            boundary = self._next_boundary(step)
+            count = self.size if boundary < 0 else min(self.size, boundary - step)
             try:
-                group = self.batches.next_group(count) if self.size > 1 else next(self.batches)
+                group = self.batches.next_group(count) if looped else next(self.batches)
             except StopIteration:
                 return
-            yield group
-            step += group.count if self.size > 1 else 1
-
-    def _put(self) -> Callable[[Batch | Group], Any]:
-        """Host batch to (device batch, steps, position after it)."""
-        looped = self.size > 1
-        rows = PartitionSpec(None, "data") if looped else PartitionSpec("data")
-        sharding = NamedSharding(self.engine.target.mesh({"data": -1}), rows)
-
-        def put(group: Batch | Group) -> Any:
-            if Mode.TRAIN in self.engine.steps.scalar_loss and group.mask is not None and not group.mask.all():
+            if scalar and group.mask is not None and not group.mask.all():
                 raise InputError(
                     "RunConfig(tail='pad'): model_fn returns a scalar loss, and a batch holds padding, so its mean would "
                     "be over padding too. Return one loss per example (drop the .mean()), or use tail='carry'"
                 )
-            return jax.device_put(batch_tree(group), sharding), group.count if looped else 1, group.position
+            done = group.count if looped else 1
+            step += done
+            yield batch_tree(group), done, group.position
 
-        return put
+    def _put(self) -> Callable[[Any], Any]:
+        """Host batch to device, for the prefetch thread."""
+        rows = PartitionSpec(None, "data") if self.size > 1 else PartitionSpec("data")
+        sharding = NamedSharding(self.engine.target.mesh({"data": -1}), rows)
+        return lambda item: (jax.device_put(item[0], sharding), *item[1:])
 
     def _settle(self, count: int) -> None:
         """Read the results of the ``count`` oldest dispatches: stop on a bad loss, log what is due."""
