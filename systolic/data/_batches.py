@@ -12,8 +12,7 @@ from systolic._log import Notices
 
 from ._batch import Batch, Group
 from ._door import Door
-from ._readers import Reader, open_reader
-from ._sources import obtain
+from ._epochs import Epochs
 from ._spec import ElementSpec
 
 TAILS = ("carry", "drop", "pad")
@@ -70,16 +69,10 @@ class Batches:
         if tail not in TAILS:
             raise InputError(f"tail: {tail!r} seen, one of {', '.join(map(repr, TAILS))} wanted")
         self.batch_size, self.stack, self.tail, self.epochs = int(batch_size), int(stack), tail, epochs
-        self._input_fn = input_fn
         self._notices = Notices() if notices is None else notices
         self._door = Door(spec, labels_expected, self._notices)
-        self._start = _check_start(start)
-        self._epoch = 0 if start is None else self._start["epoch"]
-        self._reader: Reader | None = None
-        self._kept: Any = None
-        self._last_iterator: Any = None
-        self._made = start is not None
-        self._over = False
+        self._epochs = Epochs(input_fn, self._door, epochs, start)
+        self._made = start is not None  # whether there was ever a batch
         self._failure: Exception | None = None
         self._all_real = np.ones(self.batch_size, bool)
         self._all_real.flags.writeable = False
@@ -95,7 +88,7 @@ class Batches:
         count = filled if mask is None else int(mask.sum())
         if host is not None:
             host = {name: column[:count] for name, column in host.items()}
-        return Batch(features, labels, mask, host, count, self._reader.position())
+        return Batch(features, labels, mask, host, count, self._epochs.position())
 
     def next_group(self, k: int) -> Group:
         """The next ``k`` batches as a `Group` whose leading size is always ``stack``.
@@ -135,7 +128,7 @@ class Batches:
 
     def peek(self) -> ElementSpec:
         """The spec of one example, from the first element, which is not lost."""
-        if self._door.spec is None and not self._guard(self._ready):
+        if self._door.spec is None and not self._guard(self._epochs.ready):
             raise InputError("input: the data is over, no element is left to look at. Give a fresh source")
         return self._door.spec
 
@@ -147,15 +140,11 @@ class Batches:
     @property
     def position(self) -> dict[str, Any]:
         """What has been consumed by the batches given out so far; JSON-able."""
-        if self._reader is not None:
-            return self._reader.position()
-        return {"epoch": 0, "element": 0, "row": 0, "example": 0} if self._start is None else self._start
+        return self._epochs.position()
 
     def close(self) -> None:
         """Close the source (a generator's ``finally`` runs); the iteration is over."""
-        self._over = True
-        if self._reader is not None:
-            self._reader.close()
+        self._epochs.close()
 
     def _guard(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call, and remember a failure: iterating again after one must not look like the end of the data."""
@@ -178,8 +167,9 @@ class Batches:
         out: list[np.ndarray] | None = None
         padding: list[tuple[int, int]] = []
         filled = 0
-        while filled < want and not self._over and (self._reader is not None or self._ready()):
-            piece = self._reader.read(want - filled)
+        epochs = self._epochs
+        while filled < want and not epochs.over and (epochs.reader is not None or epochs.ready()):
+            piece = epochs.reader.read(want - filled)
             if piece is None:
                 filled = self._end_epoch(out, filled, padding)
                 continue
@@ -222,12 +212,12 @@ class Batches:
             filled = end
         elif self.tail == "drop":
             filled -= tail
-            if self._reader.rows_read < self.batch_size:
+            if self._epochs.reader.rows_read < self.batch_size:
                 raise InputError(
-                    f"batch_size: {self.batch_size} seen, and an epoch has {self._reader.rows_read} examples, so "
+                    f"batch_size: {self.batch_size} seen, and an epoch has {self._epochs.reader.rows_read} examples, so "
                     'that with tail="drop" there would never be a batch. Use a smaller batch, or tail="carry"'
                 )
-        self._next_epoch()
+        self._epochs.advance()
         return filled
 
     def _cut_tail(self, filled: int) -> int:
@@ -242,48 +232,3 @@ class Batches:
             )
         self._notices.give(f"input: the last {tail} examples do not fill a batch of {self.batch_size} and are left out")
         return filled - tail
-
-    def _ready(self) -> bool:
-        """Whether there is a row to read; opens the first epoch and goes on to later ones."""
-        while not self._over:
-            if self._reader is None:
-                self._reader = self._open(self._start)
-            if self._reader.peek():
-                return True
-            self._next_epoch()
-        return False
-
-    def _next_epoch(self) -> None:
-        if self._reader.rows_read == 0:
-            at = f"epoch {self._epoch}" if self._epoch else "the data set"
-            hint = "" if self._epoch == 0 else ". Return a fresh iterable from input_fn for each epoch"
-            raise InputError(f"input: {at} has 0 examples; at least one wanted{hint}")
-        if self.epochs is not None and self._epoch + 1 >= self.epochs:
-            self._over = True
-            return
-        self._last_iterator = self._reader.iterator
-        self._reader.close()
-        self._epoch += 1
-        self._reader = self._open(None)
-
-    def _open(self, start: dict[str, Any] | None) -> Reader:
-        source = self._kept
-        if source is None:
-            source, keep = obtain(self._input_fn, self._epoch)
-            self._kept = source if keep else None
-        reader = open_reader(source, self._door, self._epoch, start)
-        if reader.iterator is not None and reader.iterator is self._last_iterator:
-            raise InputError(
-                f"input: epoch {self._epoch} is needed and the iterator of the epoch before is used up. Let input_fn "
-                "be a function that returns a fresh iterable each time it is called, or ask for one epoch"
-            )
-        return reader
-
-
-def _check_start(start: dict[str, Any] | None) -> dict[str, Any] | None:
-    if start is None:
-        return None
-    missing = [name for name in ("epoch", "element", "row") if name not in start]
-    if missing:
-        raise InputError(f"start: a position without {missing[0]!r} seen; the position of an earlier Batch wanted")
-    return {"example": start["row"], **start}

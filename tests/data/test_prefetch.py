@@ -145,6 +145,36 @@ print(next(ahead))
     assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
 
 
+def test_an_interrupt_reaches_a_consumer_that_waits():
+    code = """
+import signal, threading
+from systolic.data import prefetch
+def source():
+    yield 1
+    threading.Event().wait()
+with prefetch(source(), lambda item: item) as ahead:
+    next(ahead)
+    threading.Timer(0.2, lambda: signal.raise_signal(signal.SIGINT)).start()
+    try:
+        next(ahead)
+    except KeyboardInterrupt:
+        print("interrupted")
+    ahead.close(timeout=0.05)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "interrupted\n")
+
+
+def test_nothing_heavy_is_imported():
+    code = """
+import sys
+import systolic.data
+print([name for name in ("grain", "torch", "tensorflow", "pandas", "flax") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "[]\n", done.stderr
+
+
 def test_batches_through_prefetch_are_those_without_and_carry_what_was_consumed():
     source = data.arrays({"x": np.arange(20, dtype=np.float32)}, shuffle=1)
     plain = data.Batches(source, 8, stack=2, tail="pad", epochs=2)
