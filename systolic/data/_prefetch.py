@@ -54,7 +54,7 @@ class _Shared:
             self.changed.notify_all()  # an interrupt may have come between a change and its wake-up
             try:
                 while not (until() or self.done or self.closed):
-                    self.changed.wait()
+                    self.changed.wait(1.0)  # a signal that another thread takes wakes nobody: look now and then
             finally:
                 self.sleeps[who] = False
 
