@@ -1,6 +1,7 @@
 """Estimators: a model, what to learn and where, driven over data."""
 
 from systolic.estimator import _metrics as metrics
+from systolic.estimator._best_export import BestExport
 from systolic.estimator._config import RunConfig
 from systolic.estimator._estimator import Estimator
 from systolic.estimator._events import read_events
@@ -11,6 +12,7 @@ from systolic.estimator._spec import EstimatorSpec
 
 __all__ = [
     "Best",
+    "BestExport",
     "EarlyStopping",
     "Estimator",
     "EstimatorSpec",

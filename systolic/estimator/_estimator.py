@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import optax
 
@@ -22,6 +22,9 @@ from systolic.estimator._signals import stop_on_signal
 from systolic.estimator._steps import Steps
 from systolic.estimator._train import TrainLoop
 from systolic.estimator.adapters import as_adapter
+
+if TYPE_CHECKING:
+    from systolic.check import CheckOptions, CheckReport
 
 
 class Estimator:
@@ -179,15 +182,33 @@ class Estimator:
             train_fn, max_steps=max_steps, hooks=hooks, eval_fn=eval_fn, eval_every=eval_every, eval_steps=eval_steps
         )
 
-    def check(self, input_fn: Any, target: Any = "v5e-8", **options: Any) -> Any:
-        """Compile every Program for ``target`` (one name or several) with the real TPU compiler, without a TPU.
+    def check(
+        self,
+        input_fn: Any,
+        target: Any = "v5e-8",
+        *,
+        depth: str = "fast",
+        programs: Sequence[str] | None = None,
+        batch_size: int | None = None,
+        options: CheckOptions | None = None,
+    ) -> CheckReport:
+        """Compile every Program for ``target`` with the real TPU compiler, without a TPU.
+
+        Args:
+            input_fn: as for :meth:`train`; its first element tells shapes and dtypes.
+            target: one name, such as ``"v5e-8"``, or several.
+            depth: ``"schedule"`` (seconds), ``"fast"`` (a verdict; memory close to exact), ``"full"`` (minutes).
+            programs: some of ``init``, ``train``, ``eval``, ``predict``; default: all there are.
+            batch_size: global batch size to check instead of the Estimator's own.
+            options: limits and parallelism; its ``depth`` counts then.
 
         Returns:
-            A :class:`systolic.check.CheckReport`.
+            The report; print it, or ``write_html``. A program that does not compile or fit is a result, not an error.
         """
+        from systolic.check import CheckOptions
         from systolic.estimator._check import check
 
-        return check(self._engine, input_fn, target, **options)
+        return check(self._engine, input_fn, target, options or CheckOptions(depth=depth), programs, batch_size)
 
     def export(
         self, directory: Any, *, batch_sizes: Sequence[int] | None = None, platforms: Sequence[str] = ("cpu", "tpu")

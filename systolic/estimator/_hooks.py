@@ -7,7 +7,8 @@ step itself (a hook sees numbers that have already left the device, and its time
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from systolic._errors import CheckpointError, InputError
@@ -21,6 +22,9 @@ class Run(Protocol):
 
     def stop(self, reason: str) -> None:
         """End training after this step, in good order: save, evaluate if due, call ``end``."""
+
+    def export(self, directory: Path, batch_sizes: Sequence[int] | None, platforms: tuple[str, ...]) -> None:
+        """Export the model as it stands now."""
 
 
 class Hook:

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import importlib.metadata
 import math
+import pathlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from systolic._log import logger
 from systolic.data import Feed
 from systolic.estimator._engine import Engine
 from systolic.estimator._events import EventLog
+from systolic.estimator._export import export
 from systolic.estimator._hooks import Hook, HookList
 from systolic.estimator._mode import Mode
 from systolic.estimator._progress import Progress
@@ -72,6 +74,11 @@ class Run:
         if self.stopped is None:
             self.stopped = reason
             self._progress.note(reason)
+
+    def export(self, directory: pathlib.Path, batch_sizes: Sequence[int] | None, platforms: tuple[str, ...]) -> None:
+        """Export the model as it stands."""
+        with self.phase("exporting"):
+            export(self.engine, directory, batch_sizes, platforms)
 
     # --- what the loop reports ---------------------------------------------------------------------------------------
 

@@ -51,7 +51,7 @@ class Steps:
     model_fn: Callable[..., Any]
     optimizer: optax.GradientTransformation | None
     hyper: Any = None
-    precision: Precision = Precision()
+    precision: Precision = dataclasses.field(default_factory=Precision)
     accumulate: int = 1
     ema: float | None = None
     guard: bool = True
@@ -108,7 +108,7 @@ class Steps:
             "last_loss": loss,
             "metrics": sums,
             "halted": halted,
-            **_learning_rate(state["opt_state"]),
+            **_learning_rate(opt_state),
         }
         return new, outputs
 

@@ -1,5 +1,6 @@
 """Programs: pure functions with a static signature, compiled for a Target."""
 
+from systolic.program._described import Description
 from systolic.program._executable import Executable, MemoryStats
 from systolic.program._jax_cache import cache_dir
 from systolic.program._options import CompileOptions
@@ -9,6 +10,7 @@ from systolic.program._signature import Leaf, Signature, leaf_names, signature
 
 __all__ = [
     "CompileOptions",
+    "Description",
     "Executable",
     "Leaf",
     "MemoryStats",

@@ -1,0 +1,48 @@
+"""Checking an Estimator: all its Programs, compiled for targets that need not be here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from systolic._errors import InputError
+from systolic.check import BatchSearch, CheckOptions, CheckReport, check_programs
+from systolic.data import Batches
+from systolic.estimator._engine import Engine
+from systolic.estimator._mode import Mode
+from systolic.program import Program
+from systolic.target import Target
+
+PROGRAMS = ("init", *(mode.value for mode in Mode))
+
+
+def check(
+    engine: Engine,
+    input_fn: Any,
+    target: str | Target | Sequence[str | Target],
+    options: CheckOptions,
+    programs: Sequence[str] | None = None,
+    batch_size: int | None = None,
+) -> CheckReport:
+    """Compile the Programs for examples like those of ``input_fn`` (only its first element is read).
+
+    Args:
+        programs: some of ``init``, ``train``, ``eval``, ``predict``; default: all that the Estimator has.
+        batch_size: global batch size to check instead of the Estimator's own three.
+    """
+    if unknown := [name for name in programs or () if name not in PROGRAMS]:
+        raise InputError(f"check(programs): saw {unknown[0]!r}, wanted some of {', '.join(PROGRAMS)}")
+    spec = engine.spec
+    if spec is None:
+        size = engine.batch_sizes[Mode.TRAIN]
+        batches = Batches(input_fn, size, tail="pad", epochs=1, notices=engine.notices)
+        spec = batches.spec
+        batches.close()
+    sizes = engine.batch_sizes if batch_size is None else dict.fromkeys(Mode, batch_size)
+    wanted = {name: p for name, p in engine.program_set(spec, sizes).items() if programs is None or name in programs}
+
+    def resized(mode: Mode) -> Callable[[int], Program]:
+        return lambda size: engine.program(mode.value, spec, size)
+
+    searches = {mode.value: BatchSearch(resized(mode), sizes[mode]) for mode in Mode if mode.value in wanted}
+    return check_programs(wanted, target, options, batches=searches)
