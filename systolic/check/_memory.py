@@ -119,8 +119,8 @@ def memory_report(
     else:
         arguments = sum(_rounded(argument.padded_bytes) for argument in inputs)
         aliased = sum(_rounded(argument.padded_bytes) for argument in inputs if argument.donated)
-        outputs, temporaries, code = aliased + liveness.output_bytes, liveness.peak_bytes - liveness.output_bytes, 0
-        temporaries = max(temporaries, 0)
+        # Results have buffers of their own from the start, so their memory is not shared with temporaries.
+        outputs, temporaries, code = aliased + liveness.output_bytes, liveness.temporary_bytes, 0
         peak = arguments + liveness.peak_bytes
     return MemoryReport(
         capacity=capacity,

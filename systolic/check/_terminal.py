@@ -21,10 +21,12 @@ def renderable(report: CheckReport) -> Any:
     from systolic.check._report import count, details, fit_text, share, size
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name, justify in (("program", "left"), ("target", "left"), ("verdict", "left"), ("memory per device", "left")):
-        table.add_column(name, justify=justify)
+    for name in ("program", "target"):
+        table.add_column(name, overflow="fold")
+    table.add_column("verdict", no_wrap=True)
+    table.add_column("memory per device")
     for name in ("matrix work", "compile"):
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(name, justify="right")
     for result in report.results:
         part = share(result)
         table.add_row(

@@ -1,0 +1,85 @@
+"""The search for the largest batch, on programs whose memory is given by a formula."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import pytest
+
+from systolic._errors import InputError
+from systolic.check import BatchSearch, ProgramCheck, Verdict
+from systolic.check import _fit as fit_module
+from systolic.program import CompileOptions
+from systolic.target import Target
+
+TARGET = Target("v5e-8")
+CAPACITY = 1000.0
+
+
+def search(monkeypatch, needs, wanted, confirm=None, **kwargs):
+    """Run the search where a batch of n needs ``needs(n)`` bytes, and ``confirm(n)`` at depth fast."""
+
+    def analyse(program, target, options):
+        need = needs(program.size)
+        fits = need <= CAPACITY if options.depth == "schedule" or confirm is None else confirm(program.size) <= CAPACITY
+        return SimpleNamespace(needed=need, verdict=Verdict.FITS if fits else Verdict.TOO_LARGE)
+
+    monkeypatch.setattr(fit_module, "analyse", analyse)
+    failed = ProgramCheck(
+        program="train", target="v5e-8", devices=8, verdict=Verdict.TOO_LARGE, reason="", depth="fast", cache="miss",
+        seconds=1.0, needed=needs(wanted), capacity=CAPACITY,
+    )  # fmt: skip
+    batches = BatchSearch(lambda size: SimpleNamespace(size=size), wanted, **kwargs)
+    return fit_module.largest_batch(batches, TARGET, CompileOptions(), failed)
+
+
+@pytest.mark.parametrize("per_example", [0.3, 1.0, 1.7, 9.9])
+@pytest.mark.parametrize("fixed", [0.0, 200.0, 900.0])
+def test_the_largest_multiple_that_fits_is_found(monkeypatch, per_example, fixed):
+    found = search(monkeypatch, lambda n: fixed + per_example * n, wanted=8192, trials=20)
+    expected = int((CAPACITY - fixed) / per_example / 8) * 8
+    assert found.largest == expected
+    assert found.confirmed
+    assert found.trials[-1].depth == "fast"
+
+
+def test_a_straight_line_takes_few_trials(monkeypatch):
+    found = search(monkeypatch, lambda n: 100 + 0.9 * n, wanted=8000, trials=20)
+    assert found.largest == 1000
+    assert len(found.trials) <= 8
+
+
+def test_memory_that_stops_growing_is_followed(monkeypatch):
+    # Above 600 the compiler recomputes: memory grows again only at 3000.
+    found = search(monkeypatch, lambda n: min(n, 600 + 0.1 * n) if n < 3000 else 10.0 * n, wanted=8192, trials=20)
+    assert found.largest == 2992
+
+
+def test_nothing_fits(monkeypatch):
+    found = search(monkeypatch, lambda n: 2000.0 + n, wanted=64)
+    assert found.largest is None
+    assert not found.confirmed
+
+
+def test_an_estimate_that_was_too_low_is_corrected(monkeypatch):
+    found = search(monkeypatch, lambda n: 0.95 * n, wanted=8192, confirm=lambda n: n, trials=20)
+    assert found.confirmed
+    assert found.largest <= 1000
+    assert found.largest >= 900
+
+
+def test_a_time_box_still_gives_a_batch_that_fits(monkeypatch):
+    found = search(monkeypatch, lambda n: 1e-3 * n * math.log2(n + 2), wanted=1 << 22, trials=3)
+    assert len([trial for trial in found.trials if trial.depth == "schedule"]) <= 3
+    assert found.largest is None or 1e-3 * found.largest * math.log2(found.largest + 2) <= CAPACITY
+
+
+def test_the_multiple_can_be_given(monkeypatch):
+    assert search(monkeypatch, lambda n: float(n), wanted=4096, multiple=96, trials=20).largest == 960
+
+
+@pytest.mark.parametrize("bad", [{"batch_size": 0}, {"multiple": 0}, {"trials": 0}])
+def test_bad_searches_are_refused(bad):
+    with pytest.raises(InputError, match=next(iter(bad))):
+        BatchSearch(**({"program_at": lambda n: None, "batch_size": 8} | bad))
