@@ -87,6 +87,7 @@ class NNXAdapter:
         for name, path in skeleton.paths(_RANDOM).items():
             values[path] = _random(skeleton.leaves[path].shape, key, name)
         module = nnx.merge(skeleton.graphdef, nnx.from_flat_state(values))
+        _normalise_narrowly(module, jax.tree.leaves(params))
         module.train() if mode is Mode.TRAIN else module.eval()
         return module
 
@@ -168,6 +169,22 @@ def _mark_arrays(node: Any) -> None:
     for name, value in list(vars(node).items()):
         if isinstance(value, jax.Array):
             setattr(node, name, nnx.data(value))
+
+
+def _normalise_narrowly(module: Any, params: list[Any]) -> None:
+    """Batch normalisation computes in the params' dtype where that is narrow and the module names none of its own.
+
+    NNX takes the widest of input, params and running statistics. These stay float32, and so would everything behind
+    the first normalisation. The statistics of the batch are computed in float32 all the same.
+    """
+    from flax import nnx
+
+    dtypes = {jnp.dtype(x.dtype) for x in params}
+    if len(dtypes) != 1 or (dtype := dtypes.pop()).itemsize >= 4:
+        return
+    for _, node in nnx.iter_graph(module):
+        if isinstance(node, nnx.BatchNorm) and node.dtype is None:
+            node.dtype = dtype
 
 
 def _refuse_hidden_arrays(graphdef: Any) -> None:
