@@ -17,6 +17,7 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from systolic._errors import CompileError
 from systolic.program._host_calls import without_host_functions
+from systolic.program._quick_trace import quick_trace
 from systolic.program._signature import argument_names, leaf_names
 
 
@@ -71,7 +72,8 @@ def export(
     flat.__name__ = flat.__qualname__ = _identifier(name)
     kwargs: dict[str, Any] = {} if out_shardings is None else {"out_shardings": out_shardings}
     jitted = jax.jit(flat, in_shardings=in_shardings, donate_argnums=donated, keep_unused=True, **kwargs)
-    traced = jitted.trace(*leaves)
+    with quick_trace():
+        traced = jitted.trace(*leaves)
     notes: tuple[str, ...] = ()
     if replaced := without_host_functions(traced, mesh.size):
         function, notes = replaced

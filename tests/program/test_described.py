@@ -20,6 +20,7 @@ from jax.sharding import PartitionSpec as P
 from systolic import _errors
 from systolic.program import CompileOptions, Program
 from systolic.program import _described as described_module
+from systolic.program._quick_trace import quick_trace
 from systolic.target import libtpu_version
 
 pytestmark = pytest.mark.skipif(libtpu_version() is None, reason="needs libtpu")
@@ -287,3 +288,19 @@ def test_progress_is_reported(fresh_cache):
 def test_bad_options_are_refused(bad):
     with pytest.raises(_errors.InputError, match=next(iter(bad))):
         CompileOptions(**bad)
+
+
+def test_tracing_quickly_leaves_jax_as_it_was():
+    before = jax.core.Tracer.__dict__["sharding"]
+
+    def program(x):
+        assert getattr(x, "sharding", None) is None
+        return x + 1
+
+    for _ in range(2):
+        with quick_trace(), quick_trace():
+            jax.jit(lambda x: program(x)).trace(1.0)
+        assert jax.core.Tracer.__dict__["sharding"] is before
+    with pytest.raises(ZeroDivisionError), quick_trace():
+        jax.jit(lambda x: x + 1 / 0).trace(1.0)
+    assert jax.core.Tracer.__dict__["sharding"] is before
