@@ -89,7 +89,9 @@ class Engine:
         return np.asarray(jax.random.key_data(jax.random.key(self.config.seed)))
 
     def state_shapes(self, spec: ElementSpec) -> State:
-        """The state's shapes and dtypes, by tracing ``init``."""
+        """The state's shapes and dtypes: of the state there is, else by tracing ``init``."""
+        if self.state is not None:
+            return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), self.state)
         return jax.eval_shape(lambda rng: self.steps.init(rng, spec), self.rng())
 
     def place(self, tree: Any) -> Any:
@@ -110,6 +112,11 @@ class Engine:
         if self.spec is None and self.meta.get("spec"):
             self.spec = ElementSpec.from_json(self.meta["spec"])
         return step
+
+    def known_spec(self) -> ElementSpec | None:
+        """The training examples' shapes, from the latest checkpoint where no state is in memory; ``None`` before any."""
+        self.peek_checkpoint()
+        return self.spec
 
     def ensure_state(self, spec: ElementSpec | None = None, require: bool = False) -> State:
         """The state: in memory, else restored, else (unless ``require``) initialised.
@@ -158,8 +165,9 @@ class Engine:
         """The Program ``init``, ``train``, ``eval`` or ``predict`` for examples of ``spec`` at a global batch size."""
         spec = spec or self.spec
         assert spec is not None, "a program needs the shapes of the examples"
+        spec = spec.device  # strings stay on the host: with or without them it is the same program
         size = batch_size or (0 if name == "init" else self.batch_sizes[Mode(name)])
-        key = (name, repr(spec), size)
+        key = (name, repr(spec.features if name == "predict" else spec), size)
         if key not in self._programs:
             self._programs[key] = self._build(name, spec, size)
         return self._programs[key]
@@ -205,7 +213,8 @@ class Engine:
         mode = Mode(name)
         batch, stacked = self.batch_structs(mode, spec, size)
         rows = PartitionSpec(None, "data") if stacked else PartitionSpec("data")
-        state = self.state_shapes(spec)
+        # Data for prediction has no labels, which `init` may need: a model may learn its shapes from a training step.
+        state = self.state_shapes(spec if spec.labels is not None or self.spec is None else self.spec)
         if mode is not Mode.TRAIN:
             apply = steps.evaluate if mode is Mode.EVAL else steps.predict
             variables = {"params": state["params"], "model_state": state["model_state"]}

@@ -37,7 +37,7 @@ def evaluate(
         InputError: no example, shapes that differ from training, or a scalar loss on a batch that had to be padded.
     """
     size = engine.batch_sizes[Mode.EVAL]
-    batches = Batches(input_fn, size, tail="pad", epochs=1, spec=engine.spec, notices=engine.notices)
+    batches = Batches(input_fn, size, tail="pad", epochs=1, spec=engine.known_spec(), notices=engine.notices)
     spec = batches.spec
     variables = engine.variables(spec)
     program = engine.executable("eval", spec)
@@ -50,10 +50,10 @@ def evaluate(
                 return None
             sums = program(variables, batch)
             if count < size and Mode.EVAL in engine.steps.scalar_loss:
+                remedy = f"pass steps={done} to stop before it" if done else f"set eval_batch_size to at most {count}"
                 raise InputError(
                     f"evaluate: model_fn returns a scalar loss, and the last batch holds {count} of {size} rows, so its "
-                    "mean would be over padding too. Return one loss per example (drop the .mean()), or pass steps="
-                    f"{done} to stop before it"
+                    f"mean would be over padding too. Return one loss per example (drop the .mean()), or {remedy}"
                 )
             totals = totals or Totals(engine.steps.finalizers[Mode.EVAL])
             held.append(sums)

@@ -28,7 +28,7 @@ def predict(engine: Engine, input_fn: Any) -> Iterator[Any]:
         engine.batch_sizes[Mode.PREDICT],
         tail="pad",
         epochs=1,
-        spec=features_only(engine.spec),
+        spec=features_only(engine.known_spec()),
         notices=engine.notices,
         labels_expected=False,
     )

@@ -93,7 +93,12 @@ def call_model_fn(
                 f"model_fn: {_name(model_fn)} asks for a parameter {name!r}; wanted only names among "
                 f"{', '.join(_KNOWN)}. Rename it, or bind it first with functools.partial."
             )
-    spec = model_fn(*positional, **keywords)
+    try:
+        spec = model_fn(*positional, **keywords)
+    except (TypeError, AttributeError) as error:
+        if labels is None and "NoneType" in str(error):
+            raise InputError(_without_labels(_name(model_fn), mode, error)) from error
+        raise
     return check_spec(spec, mode, batch_size_of(features), _name(model_fn))
 
 
@@ -243,6 +248,19 @@ def _check_rows(leaf: Any, batch_size: int | None, what: str, scalar: bool = Fal
             f"{what}: got shape {shape}, wanted its first dimension to be {rows}, one row per example. Do not reduce "
             "over the batch; that is done for you, without the padding."
         )
+
+
+def _without_labels(name: str, mode: Mode, error: Exception) -> str:
+    first = str(error).split("\n")[0]
+    if mode is Mode.PREDICT:
+        return (
+            f"model_fn: {name} uses labels in mode PREDICT, where they are None ({first}). Return "
+            "sl.EstimatorSpec(predictions=...) before the line that uses them: if mode is sl.Mode.PREDICT: ..."
+        )
+    return (
+        f"model_fn: {name} uses labels in mode {mode.name}, and the data has none: labels are None ({first}). Let "
+        "input_fn return a pair (features, labels), or compute the loss from the features alone."
+    )
 
 
 def _plain_weights(spec: EstimatorSpec, values: Any, name: str) -> Any:
