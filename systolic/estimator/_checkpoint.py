@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import pathlib
+import shutil
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -34,10 +35,13 @@ class Checkpoints:
         with _explained(f"cannot use the checkpoint folder {folder}"):
             self._manager = ocp.CheckpointManager(
                 folder.absolute(),
-                options=ocp.CheckpointManagerOptions(
-                    max_to_keep=keep, create=True, cleanup_tmp_directories=True, enable_async_checkpointing=True
-                ),
+                options=ocp.CheckpointManagerOptions(max_to_keep=keep, create=True, enable_async_checkpointing=True),
             )
+
+    def clean(self) -> None:
+        """Remove what a killed run had begun to write. Only for who holds the folder: a reader would cut off a writer."""
+        for partial in self.folder.glob("*.orbax-checkpoint-tmp*"):
+            shutil.rmtree(partial, ignore_errors=True)
 
     def latest(self) -> int | None:
         """The newest complete checkpoint's step, or ``None``."""

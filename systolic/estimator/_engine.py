@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import pathlib
 import time
 from typing import Any
 
@@ -75,8 +76,12 @@ class Engine:
     def checkpoints(self) -> Checkpoints | None:
         """The run's checkpoints; ``None`` without a model_dir."""
         if self._checkpoints is None and self.config.model_dir is not None:
-            self._checkpoints = Checkpoints(self.config.model_dir / "checkpoints", self.config.keep)  # type: ignore[operator]
+            self._checkpoints = Checkpoints(self._folder, self.config.keep)
         return self._checkpoints
+
+    @property
+    def _folder(self) -> pathlib.Path:
+        return pathlib.Path(self.config.model_dir) / "checkpoints"  # type: ignore[arg-type]
 
     # --- state -------------------------------------------------------------------------------------------------------
 
@@ -106,7 +111,9 @@ class Engine:
 
     def peek_checkpoint(self) -> int | None:
         """Read spec and meta of the latest checkpoint where no state is in memory; returns its step."""
-        if self.state is not None or self.checkpoints is None or (step := self.checkpoints.latest()) is None:
+        if self.state is not None or self.config.model_dir is None or not self._folder.is_dir():
+            return None  # a reader makes no folder
+        if self.checkpoints is None or (step := self.checkpoints.latest()) is None:
             return None
         self.meta = self.checkpoints.meta(step)
         if self.spec is None and self.meta.get("spec"):

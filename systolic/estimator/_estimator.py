@@ -243,6 +243,7 @@ class Estimator:
         with contextlib.ExitStack() as stack:
             if self.config.model_dir is not None:
                 stack.enter_context(locked(prepare(self.config.model_dir)))  # type: ignore[arg-type]
+                engine.checkpoints.clean()
             until = max_steps if steps is None else self.step + steps
             stop = stack.enter_context(stop_on_signal())
             run = stack.enter_context(Run(engine, (*self.hooks, *hooks), until))

@@ -93,12 +93,18 @@ class TrainLoop:
         self._refuse_padding_with_batch_statistics()
         step = self._logged_step = engine.step()
         if self.until is not None and step >= self.until:
+            # A run told to stop during its last evaluation was saved without it.
+            if self.evaluate and engine.meta.get("evaluated") != step:
+                run.begin(step)
+                self._evaluate(step)
             return
         with run.phase("compiling train"):
             train = engine.executable("train", spec)
         run.begin(step)
-        if self._evaluation_due(step):
+        if not run.stopped and self._evaluation_due(step):
             self._evaluate(step)
+        if run.stopped or self.stop:  # a hook that had stopped the run before stays with it
+            return
         call = train if engine.config.eager else train.direct
         with Feed(self._groups(step), self._put(), engine.config.prefetch) as feed:
             self._loop(feed, call, step)

@@ -1,0 +1,493 @@
+"""Checkpoints exist whole or not at all, and a run that was disturbed ends with the bits of one that was not."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from small_models import close, linear, make_data, network, same_bits, weights
+
+import systolic as sl
+from systolic import data
+from systolic.estimator._checkpoint import Checkpoints
+
+DATA = make_data(40)
+HERE = pathlib.Path(__file__).parent
+CHECKPOINTS = "checkpoints"
+
+
+def shuffled():
+    return data.arrays(*make_data(100, 3), shuffle=11)
+
+
+def everything(estimator):
+    leaves = jax.tree_util.tree_leaves_with_path(estimator.state)
+    return {jax.tree_util.keystr(path): np.asarray(x) for path, x in leaves}
+
+
+@contextlib.contextmanager
+def mounted(folder, *options):
+    """A file system of its own at ``folder``; skips where the machine does not let us mount one."""
+    folder.mkdir(exist_ok=True)
+    done = subprocess.run(["mount", *options, str(folder)], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"mount is not permitted here: {done.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+# --- what is stored -----------------------------------------------------------------------------------------------------------
+
+
+def test_every_dtype_and_empty_arrays_come_back_as_they_were(tmp_path):
+    state = {
+        "params": {"kernel": jnp.arange(6, dtype="float32").reshape(2, 3), "half": jnp.ones(3, "bfloat16") / 3},
+        "opt_state": ({"count": jnp.int32(7)}, jnp.zeros((0, 4)), jnp.array([True, False])),
+        "rng": jax.random.key_data(jax.random.key(3)),
+    }
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(12, state, {"position": {"row": 3}, "metrics": {"loss": 0.25}})
+    checkpoints.wait()
+    back, meta = checkpoints.restore(state)
+    assert jax.tree.structure(back) == jax.tree.structure(state)
+    for old, new in zip(jax.tree.leaves(state), jax.tree.leaves(back), strict=True):
+        assert (old.shape, old.dtype) == (new.shape, new.dtype)
+        assert np.asarray(old).tobytes() == np.asarray(new).tobytes()
+    assert meta == {"position": {"row": 3}, "metrics": {"loss": 0.25}}
+    checkpoints.close()
+
+
+def test_a_save_holds_the_state_of_its_moment_though_the_buffers_are_used_again(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    state = {"x": jnp.zeros(100_000)}
+    add = jax.jit(lambda s: {"x": s["x"] + 1}, donate_argnums=0)
+    for step in range(1, 4):
+        state = add(state)
+        checkpoints.save(step, state, {})
+    checkpoints.wait()
+    for step in range(1, 4):
+        assert (checkpoints.restore({"x": jax.ShapeDtypeStruct((100_000,), "float32")}, step)[0]["x"] == step).all()
+    checkpoints.close()
+
+
+def test_the_latest_are_kept_and_the_bundle_holds_position_metrics_and_step(tmp_path):
+    estimator = network(tmp_path, run={"checkpoint_every": 4, "keep": 2, "steps_per_loop": 3})
+    estimator.train_and_evaluate(shuffled, lambda: DATA, max_steps=18, eval_every=6)
+    checkpoints = Checkpoints(tmp_path / CHECKPOINTS)
+    assert checkpoints.steps() == [16, 18]
+    meta = checkpoints.meta(18)
+    assert meta["step"] == meta["evaluated"] == 18
+    assert meta["metrics"] == estimator.evaluate(lambda: DATA)
+    assert meta["position"]["epoch"] == 1  # 18 batches of 8 out of 100 examples: 144
+    assert checkpoints.meta(16)["evaluated"] == 12
+    with pytest.raises(sl.CheckpointError, match=r"no checkpoint of step 17 in .*; there are 16, 18"):
+        checkpoints.meta(17)
+    checkpoints.close()
+
+
+# --- going on, bit for bit -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("steps_per_loop", [1, 5])
+@pytest.mark.parametrize("stop_at", [3, 20])
+def test_a_resumed_run_has_the_bits_of_one_that_was_not_interrupted(tmp_path, steps_per_loop, stop_at):
+    options = {"rate": 0.3, "norm": True, "ema": 0.9, "run": {"steps_per_loop": steps_per_loop}}
+    whole = network(None, **options)
+    whole.train(shuffled, steps=32)
+    network(tmp_path, **options).train(shuffled, max_steps=stop_at)
+    again = network(tmp_path, **options)
+    assert again.step == stop_at
+    again.train(shuffled, max_steps=32)
+    assert same_bits(everything(again), everything(whole))
+
+
+def test_a_run_on_eight_devices_goes_on_on_one(tmp_path):
+    network(tmp_path, optimizer=optax.sgd(0.05), run={"target": "cpu:8"}).train(shuffled, steps=10)
+    again = network(tmp_path, optimizer=optax.sgd(0.05), run={"target": "cpu:1"})
+    again.train(shuffled, steps=10)
+    whole = network(None, optimizer=optax.sgd(0.05), run={"target": "cpu:1"})
+    whole.train(shuffled, steps=20)
+    close(weights(again), weights(whole), rtol=1e-4, atol=1e-6)
+
+
+def test_a_stream_goes_on_where_it_was(tmp_path):
+    def stream():
+        features, labels = make_data(100, 3)
+        for i in range(100):
+            yield {"x": features["x"][i]}, labels[i]
+
+    buffered = lambda: data.shuffle(stream(), buffer=16, seed=4)  # noqa: E731
+    whole = linear()
+    whole.train(buffered, steps=30)
+    for stop in (7, 19, 30):
+        linear(tmp_path).train(buffered, max_steps=stop)
+    last = linear(tmp_path)
+    assert last.step == 30
+    last.predict(lambda: DATA[0])
+    next(last.predict(lambda: DATA[0]))
+    assert same_bits(weights(last), weights(whole))
+
+
+class Record(sl.Hook):
+    def __init__(self):
+        self.calls = []
+
+    def begin(self, run):
+        self.calls.append("begin")
+
+    def after_steps(self, run, step, metrics):
+        self.calls.append(f"steps {step}")
+
+    def after_evaluate(self, run, step, metrics):
+        self.calls.append(f"evaluate {step}")
+
+    def after_save(self, run, step):
+        self.calls.append(f"save {step}")
+
+    def end(self, run, step):
+        self.calls.append(f"end {step}")
+
+
+def test_hooks_are_called_in_order(tmp_path):
+    hook = Record()
+    estimator = linear(tmp_path, hooks=[hook], run={"steps_per_loop": 2, "checkpoint_every": 4, "log_every": 2})
+    estimator.train_and_evaluate(lambda: DATA, lambda: DATA, max_steps=6, eval_every=4)
+    assert hook.calls == [
+        *("begin", "steps 2", "steps 4", "evaluate 4", "save 4", "steps 6", "evaluate 6", "save 6", "end 6"),
+    ]
+
+
+# --- being told to stop, and being killed ---------------------------------------------------------------------------------------
+
+
+class At(sl.Hook):
+    """Sends this process a signal at a moment."""
+
+    def __init__(self, moment, step, number=signal.SIGTERM):
+        self.moment, self.step, self.number = moment, step, number
+
+    def strike(self, moment, step):
+        if (moment, step) == (self.moment, self.step):
+            os.kill(os.getpid(), self.number)
+            time.sleep(0.05)  # the handler runs on this thread
+
+    def after_steps(self, run, step, metrics):
+        self.strike("steps", step)
+
+    def after_save(self, run, step):
+        self.strike("save", step)
+
+
+@pytest.mark.parametrize("moment", [("steps", 12), ("save", 7)])
+def test_a_signal_ends_the_run_in_good_order_and_it_goes_on_from_there(tmp_path, moment):
+    options = {"rate": 0.3, "run": {"steps_per_loop": 5, "checkpoint_every": 7, "log_every": 1}}
+    whole = network(None, **options)
+    whole.train(shuffled, steps=20)
+    former = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as stopped:
+        network(tmp_path, hooks=[At(*moment)], **options).train(shuffled, max_steps=20)
+    assert stopped.value.code == 128 + signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) is former
+    again = network(tmp_path, **options)
+    assert 7 <= again.step < 20
+    again.train(shuffled, max_steps=20)
+    assert same_bits(everything(again), everything(whole))
+
+
+def test_an_interrupt_from_the_keyboard_saves_first(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        linear(tmp_path, hooks=[At("steps", 3, signal.SIGINT)], run={"log_every": 1}).train(lambda: DATA, steps=1000)
+    assert 3 <= linear(tmp_path).step < 1000
+
+
+@pytest.mark.parametrize("eval_every", [4, 5])
+def test_an_evaluation_that_was_stopped_is_made_up_for(tmp_path, eval_every):
+    # Step 8 is the last; with 5 it is evaluated because it is the last, not because it is due.
+    def striking():
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.05)
+        yield DATA
+
+    undisturbed = linear()
+    wanted = undisturbed.train_and_evaluate(lambda: DATA, lambda: DATA, max_steps=8, eval_every=eval_every)
+    linear(tmp_path).train(lambda: DATA, max_steps=7)
+    with pytest.raises(SystemExit):
+        linear(tmp_path).train_and_evaluate(
+            lambda: DATA, lambda: data.batches(striking()), max_steps=8, eval_every=eval_every
+        )
+    hook = Record()
+    again = linear(tmp_path, hooks=[hook])
+    assert again.step == 8
+    assert again.train_and_evaluate(lambda: DATA, lambda: DATA, max_steps=8, eval_every=eval_every) == wanted
+    assert hook.calls == ["begin", "evaluate 8", "end 8"]
+
+
+def start(folder, result, options):
+    return subprocess.Popen(
+        [sys.executable, str(HERE / "checkpoint_run.py"), str(folder), str(result), json.dumps(options)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+    )
+
+
+def undisturbed(tmp_path, options):
+    process = start(tmp_path / "undisturbed", tmp_path / "undisturbed.npz", options)
+    _, log = process.communicate(timeout=120)
+    assert process.returncode == 0, log
+    return dict(np.load(tmp_path / "undisturbed.npz"))
+
+
+def strike(process, moment, number):
+    """Read what the run prints until ``moment`` (a line's beginning, or seconds from now), then send the signal."""
+    if isinstance(moment, float):
+        time.sleep(moment)
+    else:
+        for line in process.stdout:
+            if line.startswith(moment):
+                break
+    process.send_signal(number)
+    process.communicate(timeout=120)
+
+
+def disturbed(tmp_path, options, moments, number):
+    """The final state of a run that was struck at each of ``moments`` in turn and started again each time."""
+    folder, result = tmp_path / "disturbed", tmp_path / "disturbed.npz"
+    struck = 0
+    for moment in moments:
+        process = start(folder, result, options)
+        strike(process, moment, number)
+        struck += process.returncode != 0
+    process = start(folder, result, options)
+    _, log = process.communicate(timeout=120)
+    assert process.returncode == 0, log
+    partial = [p.name for p in (folder / CHECKPOINTS).iterdir() if "tmp" in p.name]
+    assert not partial
+    return dict(np.load(result)), struck
+
+
+@pytest.mark.timeout(120)
+def test_a_killed_process_ends_with_the_same_bits(tmp_path):
+    options = {"steps_per_loop": 5, "steps": 30}
+    got, struck = disturbed(tmp_path, options, ["saving 14"], signal.SIGKILL)
+    assert struck == 1
+    assert same_bits(got, undisturbed(tmp_path, options))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("steps_per_loop", [1, 5])
+def test_killed_at_any_moment_the_bits_are_the_same(tmp_path, steps_per_loop, number):
+    # A wide layer, so that saving takes long enough to be struck in its midst.
+    options = {"steps_per_loop": steps_per_loop, "steps": 60, "width": 20_000}
+    expected = undisturbed(tmp_path, options)
+    delays = random.Random(steps_per_loop)
+    importing, compiling = delays.uniform(0.2, 1.5), delays.uniform(1.5, 3.5)
+    moments = [
+        importing,
+        compiling,
+        "begin",
+        "saving",
+        "evaluating",
+        "steps 2",
+        "saving",
+        "evaluated",
+        "saving",
+        compiling,
+    ]
+    got, struck = disturbed(tmp_path, options, moments, number)
+    assert struck >= 5
+    assert same_bits(got, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_killed_after_random_delays_the_bits_are_the_same(tmp_path):
+    options = {"steps_per_loop": 5, "steps": 300, "width": 20_000, "checkpoint_every": 3}
+    expected = undisturbed(tmp_path, options)
+    delays = random.Random(5)
+    moments = [delays.uniform(2.0, 9.0) for _ in range(8)]
+    got, struck = disturbed(tmp_path, options, moments, signal.SIGKILL)
+    assert struck >= 3
+    assert same_bits(got, expected)
+
+
+def test_early_stopping_decides_alike_after_a_restart(tmp_path):
+    # The loss of a model that does not learn never gets better: it stops at the third evaluation.
+    def make(folder, *hooks):
+        return linear(folder, optimizer=optax.sgd(0.0), hooks=[sl.EarlyStopping("loss", patience=2), *hooks])
+
+    def run(estimator):
+        estimator.train_and_evaluate(lambda: DATA, lambda: DATA, max_steps=100, eval_every=3)
+
+    whole = make(None)
+    run(whole)
+    assert whole.step == 9
+    make(tmp_path).train_and_evaluate(lambda: DATA, lambda: DATA, max_steps=6, eval_every=3)
+    again = make(tmp_path)
+    run(again)
+    assert again.step == 9
+    stopped = make(tmp_path)
+    run(stopped)  # stopped before: it does not train on
+    assert stopped.step == 9
+
+
+# --- other models, damage, full disks ----------------------------------------------------------------------------------------------
+
+
+def test_another_model_is_refused_with_the_leaves_that_differ(tmp_path):
+    network(tmp_path, width=8, norm=True).train(lambda: DATA, steps=1)
+    other = network(tmp_path, width=9)
+    with pytest.raises(sl.CheckpointError) as error:
+        other.train(lambda: DATA, steps=1)
+    text = str(error.value)
+    assert "checkpoint 1 belongs to another model or optimizer" in text
+    assert "params/first/kernel: saved float32[3, 8], wanted float32[3, 9]" in text
+    assert "model_state/norm/mean: saved float32[8], not in this model" in text
+    assert "another model_dir" in text
+
+
+def test_another_optimizer_is_refused_with_the_leaves_that_differ(tmp_path):
+    linear(tmp_path, optimizer=optax.sgd(0.1, momentum=0.9)).train(lambda: DATA, steps=1)
+    with pytest.raises(sl.CheckpointError) as error:
+        linear(tmp_path, optimizer=optax.adam(0.1), ema=0.9).train(lambda: DATA, steps=1)
+    text = str(error.value)
+    assert "opt_state/0/mu/w: wanted float32[3], not in the checkpoint" in text
+    assert "opt_state/0/trace/w: saved float32[3], not in this model" in text
+    assert "ema/w: wanted float32[3], not in the checkpoint" in text
+
+
+def damage(folder, how):
+    files = [p for p in folder.rglob("*") if p.is_file()]
+    assert files
+    for file in files:
+        if how == "emptied":
+            file.write_bytes(b"")
+        elif how == "overwritten":
+            file.write_bytes(os.urandom(max(1, file.stat().st_size)))
+        elif how == "removed" and "state" in file.parts:
+            file.unlink()
+
+
+@pytest.mark.parametrize("how", ["emptied", "overwritten", "removed"])
+def test_a_corrupt_checkpoint_says_what_to_delete_and_then_the_run_goes_on(tmp_path, how):
+    linear(tmp_path, run={"checkpoint_every": 2, "keep": 2}).train(lambda: DATA, steps=4)
+    latest = tmp_path / CHECKPOINTS / "4"
+    damage(latest, how)
+    with pytest.raises(sl.CheckpointError) as error:
+        linear(tmp_path).train(lambda: DATA, max_steps=6)
+    assert f"checkpoint 4 in {tmp_path / CHECKPOINTS} cannot be read" in str(error.value)
+    assert f"delete {latest} to go on from step 2" in str(error.value)
+    subprocess.run(["rm", "-r", str(latest)], check=True)
+    again = linear(tmp_path)
+    again.train(lambda: DATA, max_steps=6)
+    whole = linear()
+    whole.train(lambda: DATA, steps=6)
+    assert same_bits(weights(again), weights(whole))
+
+
+def test_a_full_disk_is_a_clear_error_and_earlier_checkpoints_stay_whole(tmp_path):
+    with mounted(tmp_path / "small", "-t", "tmpfs", "-o", "size=4m", "tmpfs") as folder:
+        options = {"width": 50, "run": {"checkpoint_every": 2, "keep": 1}}
+        network(folder, **options).train(lambda: DATA, steps=2)
+        free = os.statvfs(folder)
+        (folder / "filler").write_bytes(bytes(max(0, free.f_bavail * free.f_bsize - 8192)))
+        with pytest.raises(sl.CheckpointError) as error:
+            network(folder, **options).train(lambda: DATA, steps=20)
+        assert "the disk is full: free some space and start again; earlier checkpoints are whole" in str(error.value)
+        assert str(folder) in str(error.value)
+        (folder / "filler").unlink()
+        again = network(folder, **options)
+        assert again.step >= 2
+        again.train(lambda: DATA, max_steps=8)
+        whole = network(None, width=50)
+        whole.train(lambda: DATA, steps=8)
+        assert same_bits(weights(again), weights(whole))
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_compiled(tmp_path):
+    (tmp_path / "file").write_text("")
+    estimator = linear(tmp_path / "file" / "run")
+    with pytest.raises(
+        sl.InputError, match=r"RunConfig\(model_dir\): cannot write to .*file/run .*choose a folder you"
+    ):
+        estimator.train(lambda: DATA, steps=1)
+    assert estimator._engine.compiles == []
+
+
+def test_a_read_only_folder_can_be_evaluated_and_not_trained_in(tmp_path):
+    folder = tmp_path / "run"
+    trained = linear(folder)
+    trained.train(lambda: DATA, steps=3)
+    trained._engine.checkpoints.close()
+    with mounted(tmp_path / "view", "--bind", str(folder)) as view:
+        done = subprocess.run(["mount", "-o", "remount,ro,bind", str(view)], capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"a read-only mount is not permitted here: {done.stderr}")
+        with pytest.raises(sl.InputError, match=r"cannot write to .*view \(Read-only file system\); choose a folder"):
+            linear(view).train(lambda: DATA, steps=1)
+        assert linear(view).evaluate(lambda: DATA) == trained.evaluate(lambda: DATA)
+
+
+def test_reading_makes_no_folder(tmp_path):
+    estimator = linear(tmp_path / "mistyped")
+    assert estimator.step == 0
+    with pytest.raises(sl.CheckpointError, match=r"no checkpoint in .*mistyped"):
+        estimator.evaluate(lambda: DATA)
+    assert not any(tmp_path.iterdir())
+
+
+# --- two processes, one folder --------------------------------------------------------------------------------------------------
+
+
+def test_a_second_run_in_the_folder_is_refused_and_names_the_first(tmp_path):
+    entered, leave = threading.Event(), threading.Event()
+
+    class Wait(sl.Hook):
+        def begin(self, run):
+            entered.set()
+            leave.wait(60)
+
+    first = linear(tmp_path, hooks=[Wait()])
+    thread = threading.Thread(target=first.train, args=(lambda: DATA,), kwargs={"steps": 3})
+    thread.start()
+    assert entered.wait(60)
+    try:
+        with pytest.raises(sl.CheckpointError) as error:
+            linear(tmp_path).train(lambda: DATA, steps=1)
+        assert f"{tmp_path} is in use: process {os.getpid()} trains in it" in str(error.value)
+        assert "choose another model_dir" in str(error.value)
+    finally:
+        leave.set()
+        thread.join()
+    after = linear(tmp_path)
+    after.train(lambda: DATA, steps=1)
+    assert after.step == 4
+
+
+def test_an_evaluation_beside_a_training_run_leaves_its_unfinished_save_alone(tmp_path):
+    linear(tmp_path).train(lambda: DATA, steps=1)
+    partial = tmp_path / CHECKPOINTS / "2.orbax-checkpoint-tmp-17"
+    partial.mkdir()
+    (partial / "begun").write_text("")
+    linear(tmp_path).evaluate(lambda: DATA)
+    assert (partial / "begun").exists()
+    linear(tmp_path).train(lambda: DATA, steps=1)  # whoever trains holds the folder, and cleans it
+    assert not partial.exists()
