@@ -1,21 +1,22 @@
 """Which buffers are live when: a walk over the schedule, without running it.
 
-The model: arguments stay for the whole run; a temporary lives from the instruction that makes it to the last that reads
-it; a result that reuses a donated argument, and the state that a loop carries, lie in buffers that are there already.
-An instruction that the compiler can do in place takes over an operand that nobody reads afterwards. A loop adds the
-peak of its body to what is live around it.
+The model: arguments and results have their memory for the whole run; a temporary lives from the instruction that makes
+it to the last that reads it, in the memory of a result where that is not needed yet; a result that reuses a donated
+argument, and the state that a loop carries, lie in buffers that are there already.
+An instruction that the compiler can do in place takes over an operand that nobody reads afterwards. The body of a loop
+stands in the sequence once, where the loop does.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections import defaultdict
+import itertools
 from collections.abc import Iterable
 
 from systolic.check._hlo import Computation, Instruction, Module, called_by
-from systolic.check._points_to import Buffer, PointsTo, in_hbm, sharing
+from systolic.check._points_to import Buffer, PointsTo
+from systolic.check._spans import Span, lend, share, spans_of
 
-_GRAIN = 512  # bytes: the allocator's step
 _NAMES_ONLY = frozenset({"tuple", "get-tuple-element", "bitcast", "parameter", "constant", "add-dependency"})
 _BODIES = frozenset({"while", "conditional", "call", "async-start", "call-start"})
 
@@ -50,7 +51,7 @@ class Liveness:
     Attributes:
         peak_bytes: most that is live at once.
         at_peak: the buffers that are live then, largest first.
-        timeline: bytes live at each instruction of the entry computation.
+        timeline: bytes live at each step of the schedule; the body of a loop stands in it once.
         temporary_bytes: most that is live at once of buffers that are not results.
         output_bytes: results that do not reuse an argument's buffer.
     """
@@ -63,124 +64,81 @@ class Liveness:
 
 
 def walk(module: Module) -> Liveness:
-    """Walk the schedule of the entry computation."""
-    entry = module.entry_computation
-    aliased = set(module.aliased_outputs())
-    return _Walker(module).walk(entry, free_results=aliased, is_entry=True)
+    """Walk the schedule of the entry computation and of all that it runs."""
+    walker = _Walker(module)
+    walker.visit(module.entry_computation, set(module.aliased_outputs()))
+    results = [span for span in walker.spans if span.is_result]
+    # Only the entry computation's own temporaries are lent the memory of results; the compiler does no more either.
+    temporaries = (
+        lend([s for s in walker.spans[walker.inner :] if not s.is_result], results) + walker.spans[: walker.inner]
+    )
+    output_bytes = sum(span.size for span in results)
+    live = _live(temporaries, walker.steps)
+    peak_at = max(range(walker.steps), key=live.__getitem__)
+    at_peak = [_describe(module, span) for span in results]
+    at_peak += [_describe(module, span) for span in temporaries if span.start <= peak_at <= span.stop]
+    return Liveness(
+        peak_bytes=output_bytes + live[peak_at],
+        at_peak=tuple(sorted(at_peak, key=lambda buffer: -buffer.padded_bytes)),
+        timeline=tuple(output_bytes + held for held in live),
+        temporary_bytes=live[peak_at],
+        output_bytes=output_bytes,
+    )
 
 
 class _Walker:
+    """Lays the computations out in one sequence of steps, each body where it is called, and collects the spans."""
+
     def __init__(self, module: Module) -> None:
         self.module = module
-        self._inner: dict[str, Liveness] = {}
+        self.spans: list[Span] = []
+        self.steps = 0
+        self.inner = 0  # how many of the spans are from computations inside the one that was visited last
 
-    def walk(self, computation: Computation, free_results: set[int] | None, is_entry: bool) -> Liveness:
+    def visit(self, computation: Computation, free_results: set[int] | None) -> None:
         """``free_results``: positions of the result that lie in the caller's buffers; ``None``: all of them."""
         points = PointsTo(computation)
-        root = points.places[computation.root.name]
         last = _last_uses(computation, points)
-        end = len(computation.instructions)
+        end = len(computation.instructions) - 1
         results: set[Buffer] = set()
-        outside: set[Buffer] = set()
-        for position, place in enumerate(root):
+        outside = {b for i in computation.instructions if i.opcode == "parameter" for b in _own(points, i)}
+        last |= dict.fromkeys(outside, end)
+        for position, place in enumerate(points.places[computation.root.name]):
             free = free_results is None or position in free_results
             (outside if free else results).update(place)
             last |= dict.fromkeys(place, end)
-        given = {b for i in computation.instructions if i.opcode in ("parameter",) for b in _own(points, i)}
-        last |= dict.fromkeys(given, end)
-        groups = _share(computation, points, last)
-        return self._sum(computation, points, groups, last, given | outside, results, is_entry)
-
-    def _sum(
-        self,
-        computation: Computation,
-        points: PointsTo,
-        groups: _Groups,
-        last: dict[Buffer, int],
-        outside: set[Buffer],
-        results: set[Buffer],
-        is_entry: bool,
-    ) -> Liveness:
-        order = {instruction.name: at for at, instruction in enumerate(computation.instructions)}
-        members: dict[Buffer, list[Buffer]] = defaultdict(list)
-        for buffer, array in points.buffers.items():
-            if in_hbm(array):
-                members[groups.find(buffer)].append(buffer)
-        spans: list[tuple[int, int, int, Buffer, bool]] = []  # start, end, bytes, largest member, whether a result
-        for group in members.values():
-            if any(buffer in outside for buffer in group):
-                continue
-            largest = max(group, key=lambda b: points.buffers[b].padded_bytes)
-            size = _rounded(points.buffers[largest].padded_bytes)
-            start = min(order[name] for name, _ in group)
-            stop = max(last.get(buffer, order[buffer[0]]) for buffer in group)
-            spans.append((start, stop, size, largest, any(buffer in results for buffer in group)))
-        length = len(computation.instructions)
-        change, temporary = [0] * (length + 2), [0] * (length + 2)
-        for start, stop, size, _, is_result in spans:
-            for counts in (change,) if is_result else (change, temporary):
-                counts[start] += size
-                counts[min(stop, length) + 1] -= size
-        inner = {at: self._body(i) for at, i in enumerate(computation.instructions) if i.opcode in _BODIES}
-        live = held = 0
-        timeline, temporaries = [], []
-        for at in range(length):
-            live, held = live + change[at], held + temporary[at]
-            extra = inner[at].peak_bytes if at in inner else 0
-            timeline.append(live + extra)
-            temporaries.append(held + extra)
-        peak_at = max(range(length), key=timeline.__getitem__)
-        at_peak = [
-            self._describe(computation.by_name[largest[0]], points, largest, is_result and is_entry)
-            for start, stop, _, largest, is_result in spans
-            if start <= peak_at <= stop
-        ]
-        if peak_at in inner:
-            at_peak += inner[peak_at].at_peak
-        return Liveness(
-            peak_bytes=timeline[peak_at],
-            at_peak=tuple(sorted(at_peak, key=lambda b: -b.padded_bytes)),
-            timeline=tuple(timeline) if is_entry else (),
-            temporary_bytes=max(temporaries),
-            output_bytes=sum(size for *_, size, _, is_result in spans if is_result),
-        )
-
-    def _body(self, instruction: Instruction) -> Liveness:
-        """The heaviest of the computations that an instruction runs; their results lie in the caller's buffers."""
-        found = []
-        for callee in called_by(self.module, instruction):
-            if callee.name not in self._inner:
-                self._inner[callee.name] = self.walk(callee, free_results=None, is_entry=False)
-            found.append(self._inner[callee.name])
-        return max(found, key=lambda inner: inner.peak_bytes, default=Liveness(0, (), (), 0, 0))
-
-    def _describe(self, maker: Instruction, points: PointsTo, buffer: Buffer, is_result: bool) -> LiveBuffer:
-        array = points.buffers[buffer]
-        return LiveBuffer(
-            name=maker.name,
-            shape=str(array),
-            padded_bytes=array.padded_bytes,
-            unpadded_bytes=array.unpadded_bytes,
-            op_name=maker.op_name,
-            source=self.module.source(maker),
-            kind="output" if is_result else "temporary",
-        )
+        spans = spans_of(computation, points, share(computation, points, last), last, outside, results)
+        begins, ends = [], []
+        for instruction in computation.instructions:
+            begins.append(self.steps)
+            self.steps += 1
+            if instruction.opcode in _BODIES:
+                for callee in called_by(self.module, instruction):
+                    self.visit(callee, None)
+            ends.append(self.steps - 1)
+        self.inner = len(self.spans)
+        self.spans += [dataclasses.replace(s, start=begins[s.start], stop=ends[min(s.stop, end)]) for s in spans]
 
 
-class _Groups:
-    """Buffers that lie in one place (union-find)."""
+def _describe(module: Module, span: Span) -> LiveBuffer:
+    return LiveBuffer(
+        name=span.maker.name,
+        shape=str(span.array),
+        padded_bytes=span.array.padded_bytes,
+        unpadded_bytes=span.array.unpadded_bytes,
+        op_name=span.maker.op_name,
+        source=module.source(span.maker),
+        kind="output" if span.is_result else "temporary",
+    )
 
-    def __init__(self, buffers: Iterable[Buffer]) -> None:
-        self._parent = {buffer: buffer for buffer in buffers}
 
-    def find(self, buffer: Buffer) -> Buffer:
-        while self._parent[buffer] != buffer:
-            self._parent[buffer] = self._parent[self._parent[buffer]]
-            buffer = self._parent[buffer]
-        return buffer
-
-    def join(self, a: Buffer, b: Buffer) -> None:
-        self._parent[self.find(a)] = self.find(b)
+def _live(spans: Iterable[Span], steps: int) -> list[int]:
+    """Bytes live at each step."""
+    change = [0] * (steps + 1)
+    for span in spans:
+        change[span.start] += span.size
+        change[span.stop + 1] -= span.size
+    return list(itertools.accumulate(change[:steps]))
 
 
 def _own(points: PointsTo, instruction: Instruction) -> list[Buffer]:
@@ -197,31 +155,3 @@ def _last_uses(computation: Computation, points: PointsTo) -> dict[Buffer, int]:
                 for buffer in place:
                     last[buffer] = at
     return last
-
-
-def _share(computation: Computation, points: PointsTo, last: dict[Buffer, int]) -> _Groups:
-    """Put results where operands lay that nobody reads afterwards; extends ``last`` accordingly."""
-    groups = _Groups(points.buffers)
-    until: dict[Buffer, int] = dict(last)  # by group
-    for at, instruction in enumerate(computation.instructions):
-        taken: set[Buffer] = set()
-        for place, position, must in sharing(instruction, points.operand_places(instruction)):
-            result = (instruction.name, position)
-            if len(place) != 1 or result not in points.buffers or result in taken:
-                continue
-            (source,) = place
-            old = groups.find(source)
-            size, wanted = points.buffers[source].padded_bytes, points.buffers[result].padded_bytes
-            if not must and (until.get(old, at) > at or size != wanted or old in taken):
-                continue
-            if points.buffers[source].space != points.buffers[result].space:
-                continue
-            ends = max(until.get(old, at), last.get(result, at))
-            groups.join(result, source)
-            taken |= {result, old}
-            until[groups.find(source)] = ends
-    return groups
-
-
-def _rounded(size: int) -> int:
-    return -(-size // _GRAIN) * _GRAIN

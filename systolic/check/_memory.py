@@ -119,7 +119,6 @@ def memory_report(
     else:
         arguments = sum(_rounded(argument.padded_bytes) for argument in inputs)
         aliased = sum(_rounded(argument.padded_bytes) for argument in inputs if argument.donated)
-        # Results have buffers of their own from the start, so their memory is not shared with temporaries.
         outputs, temporaries, code = aliased + liveness.output_bytes, liveness.temporary_bytes, 0
         peak = arguments + liveness.peak_bytes
     return MemoryReport(
