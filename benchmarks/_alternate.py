@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 
 @dataclasses.dataclass
@@ -92,6 +93,21 @@ def alternate(contestants: Sequence[Contestant], rounds: int = 7) -> dict[str, R
     return {p.result.name: p.result for p in processes}
 
 
+def run_all(script: str | os.PathLike[str], names: Sequence[str], args: Any) -> dict[str, Result]:
+    """Run the contestants of a script that starts one with ``--worker NAME``.
+
+    ``args`` holds ``rounds``, ``only`` (names, or ``None`` for all) and ``tf_python`` (without it TensorFlow's sit out).
+    """
+    contestants = []
+    for name in args.only or names:
+        old = name.startswith("TPUEstimator")
+        if old and not args.tf_python:
+            continue
+        python = args.tf_python if old else sys.executable
+        contestants.append(Contestant(name, [str(script), "--worker", name], python, {"KERAS_BACKEND": "jax"}))
+    return alternate(contestants, args.rounds)
+
+
 def report(title: str, unit: str, results: dict[str, Result], claims: Sequence[tuple[str, str, float]]) -> None:
     """Print a table and, for each claim (ours, peer, wanted), the median of the round-by-round ratios."""
     print(f"\n{title}\n{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
@@ -102,6 +118,9 @@ def report(title: str, unit: str, results: dict[str, Result], claims: Sequence[t
             f"  {name:<{width}}  {r.median:>10,.1f} {unit}  ({min(r.rates):,.1f} to {max(r.rates):,.1f})  "
             f"peak RSS {r.peak_rss / 2**20:,.0f} MiB  {about}"
         )
+    first = next(iter(results.values()))
+    for name, r in list(results.items())[1:]:
+        print(f"  peak RSS of {name} ÷ {first.name}: {r.peak_rss / first.peak_rss:.2f}")
     for ours, peer, wanted in claims:
         if ours not in results or peer not in results:
             continue

@@ -10,7 +10,8 @@ def serve(segment, about):
     """Answer "run" with the units done and the seconds they took, "end" with the peak memory.
 
     Args:
-        segment: function that does the work, waits for it, and returns the number of units.
+        segment: function that does the work, waits for it, and returns the number of units, or (units, seconds) when it times
+            itself.
         about: what to print beside the figures (versions, sizes).
     """
     out = sys.stdout
@@ -26,5 +27,6 @@ def serve(segment, about):
             say({"peak_rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024})
             return
         started = time.perf_counter()
-        units = segment()
-        say({"units": units, "seconds": time.perf_counter() - started})
+        done = segment()
+        units, seconds = done if isinstance(done, tuple) else (done, time.perf_counter() - started)
+        say({"units": units, "seconds": seconds})

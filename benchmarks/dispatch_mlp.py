@@ -8,7 +8,6 @@ steps per execution, and (where its environment exists) TPUEstimator of TensorFl
 
 import argparse
 import pathlib
-import sys
 
 INPUTS, HIDDEN, CLASSES, BATCH, STEPS = 64, 64, 10, 32, 20_000
 
@@ -59,7 +58,7 @@ def hand_written():
         params, opt_state = state
         for _ in range(STEPS):
             x, y = next(feed)
-            params, opt_state, loss = step(params, opt_state, x, y)
+            params, opt_state, _ = step(params, opt_state, x, y)
         jax.block_until_ready(params)
         state[:] = params, opt_state
         return STEPS
@@ -178,22 +177,13 @@ def main():
         from _worker import serve
 
         return serve(*CONTESTANTS[args.worker]())
-    from _alternate import Contestant, alternate, report
+    from _alternate import report, run_all
 
-    here = str(pathlib.Path(__file__).resolve())
-    contestants = []
-    for name in CONTESTANTS:
-        if args.only and name not in args.only:
-            continue
-        if name == "TPUEstimator 2.15" and not args.tf_python:
-            continue
-        python = args.tf_python if name == "TPUEstimator 2.15" else sys.executable
-        contestants.append(Contestant(name, [here, "--worker", name], python, {"KERAS_BACKEND": "jax"}))
     one, hundred = "ours, 1 step a dispatch", "ours, 100 steps a dispatch"
     report(
         f"MLP {INPUTS}-{HIDDEN}-{CLASSES}, batch {BATCH}, float32, SGD with momentum; segments of {STEPS} steps",
         "steps/s",
-        alternate(contestants, args.rounds),
+        run_all(pathlib.Path(__file__).resolve(), list(CONTESTANTS), args),
         [
             (one, "hand-written", 0.97),
             (hundred, "hand-written", 2.5),
