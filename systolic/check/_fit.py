@@ -72,7 +72,7 @@ def largest_batch(search: BatchSearch, target: Target, options: CompileOptions, 
         trials.append(trial)
         confirmed = trial.fits
         if not confirmed:
-            fits = min(fits - 1, int(fits * 0.95))
+            fits = min(fits - 1, int(fits * _shrink(trial.needed, failed.capacity)))
     return Fit(
         asked=search.batch_size,
         largest=fits * multiple if confirmed else None,
@@ -85,6 +85,13 @@ def largest_batch(search: BatchSearch, target: Target, options: CompileOptions, 
 def _try(search: BatchSearch, batch_size: int, target: Target, options: CompileOptions) -> Trial:
     check = analyse(search.program_at(batch_size), target, options)
     return Trial(batch_size, check.needed, check.verdict is Verdict.FITS, options.depth)
+
+
+def _shrink(needed: int | None, capacity: int | None) -> float:
+    """By how much to cut a batch whose schedule fitted and whose code did not: the allocator leaves gaps."""
+    if needed is None or capacity is None or needed <= capacity:
+        return 0.95
+    return min(0.98 * capacity / needed, 0.98)
 
 
 def _between(fits: int, too_large: int, below: int, above: int | None, capacity: int | None) -> int:

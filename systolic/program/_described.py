@@ -63,7 +63,10 @@ class Description:
 
     @property
     def hlo_text(self) -> str:
-        """The scheduled HLO of one device: layouts, memory spaces, and the order in which the device will run it."""
+        """The scheduled HLO of one device: layouts, memory spaces, and the order in which the device will run it.
+
+        Source lines in it are those of the compile that made the cache entry: moving code does not compile it again.
+        """
         return gzip.decompress(self._hlo).decode()
 
     def lower_text(self) -> str:

@@ -54,7 +54,7 @@ def export(
         out_specs: a pytree prefix of ``PartitionSpec`` for the result; ``None`` leaves the layout to the compiler.
 
     Raises:
-        CompileError: an operation has no lowering for a TPU.
+        CompileError: an operation has no lowering for a TPU, or an argument has a type that cannot be exported.
     """
     leaves, tree = jax.tree.flatten(tuple(args))
     specs = in_specs if in_specs is not None else (PartitionSpec(),) * len(args)
@@ -81,7 +81,7 @@ def export(
         jitted = jax.jit(function, in_shardings=in_shardings, donate_argnums=donated, keep_unused=True, **kwargs)
     exported = _lower(jitted, leaves, name)
     return Exported(
-        blob=bytes(exported.serialize()),
+        blob=_serialised(exported, name),
         fingerprint=_fingerprint(exported, (in_shardings, out_shardings, donated)),
         donated=donated,
         names=tuple(leaf_names(args, argument_names(fn, len(args)))),
@@ -98,6 +98,16 @@ def _lower(jitted: Any, leaves: Sequence[Any], name: str) -> Any:
         return exporter(*leaves)
     except NotImplementedError as error:
         raise CompileError(_refusal(name, error)) from error
+
+
+def _serialised(exported: Any, name: str) -> bytes:
+    try:
+        return bytes(exported.serialize())
+    except KeyError as error:  # jax.export looks types up in a table of those it can write
+        raise CompileError(
+            f"program {name!r}: jax.export cannot write {error.args[0]!r}, so an argument or a result of that type does "
+            "not reach the compiler; use another type at the boundary of the program and convert inside"
+        ) from error
 
 
 def _refusal(name: str, error: NotImplementedError) -> str:

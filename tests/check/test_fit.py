@@ -21,8 +21,8 @@ def search(monkeypatch, needs, wanted, confirm=None, **kwargs):
     """Run the search where a batch of n needs ``needs(n)`` bytes, and ``confirm(n)`` at depth fast."""
 
     def analyse(program, target, options):
-        need = needs(program.size)
-        fits = need <= CAPACITY if options.depth == "schedule" or confirm is None else confirm(program.size) <= CAPACITY
+        need = (needs if options.depth == "schedule" or confirm is None else confirm)(program.size)
+        fits = need <= CAPACITY
         return SimpleNamespace(needed=need, verdict=Verdict.FITS if fits else Verdict.TOO_LARGE)
 
     monkeypatch.setattr(fit_module, "analyse", analyse)
@@ -63,10 +63,11 @@ def test_nothing_fits(monkeypatch):
 
 
 def test_an_estimate_that_was_too_low_is_corrected(monkeypatch):
-    found = search(monkeypatch, lambda n: 0.95 * n, wanted=8192, confirm=lambda n: n, trials=20)
+    # The allocator leaves gaps of a quarter that the walk over the schedule does not see.
+    found = search(monkeypatch, lambda n: 0.8 * n, wanted=8192, confirm=lambda n: n, trials=20)
     assert found.confirmed
-    assert found.largest <= 1000
-    assert found.largest >= 900
+    assert 950 <= found.largest <= 1000
+    assert [trial.depth for trial in found.trials].count("fast") == 2
 
 
 def test_a_time_box_still_gives_a_batch_that_fits(monkeypatch):

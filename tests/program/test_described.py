@@ -277,6 +277,24 @@ def test_an_operation_without_a_tpu_lowering_is_named():
         program.compile("v5e-1")
 
 
+def test_a_type_that_cannot_be_exported_is_named():
+    program = Program(lambda x: x + x, shape(8, dtype=jnp.int2), name="tiny")
+    with pytest.raises(_errors.CompileError, match=r"'tiny'.*int2"):
+        program.compile("v5e-1")
+
+
+def test_a_compiler_that_refuses_to_start_says_why(fresh_cache, monkeypatch):
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_no_such_flag=1")
+    with pytest.raises(_errors.CompileError, match=r"ended with status 1.*xla_no_such_flag"):
+        a_layer().compile("v5e-8")
+
+
+def test_keys_of_random_numbers_are_arguments_like_others(fresh_cache):
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    program = Program(lambda key, x: x + jax.random.normal(key, x.shape), key, shape(8, 128))
+    assert program.compile("v5e-1", CompileOptions(depth="schedule")).argument_names == ("key", "x")
+
+
 def test_progress_is_reported(fresh_cache):
     seen = []
     a_layer().compile("v5e-8", CompileOptions(on_progress=lambda seconds, stage: seen.append((seconds, stage))))
