@@ -39,8 +39,9 @@ def renderable(report: CheckReport) -> Any:
         )
     parts: list[Any] = [table]
     for result in report.results:
+        parts.append(Text(f"\n{result.program} on {result.target}", style="bold"))
         if result.reason:
-            parts.append(Text(f"\n{result.reason}", style=_STYLE[result.verdict]))
+            parts.append(Text(result.reason, style=_STYLE[result.verdict]))
         if result.fit is not None:
             parts.append(Text(fit_text(result), style="bold"))
         if result.verdict is Verdict.TOO_LARGE and result.memory is not None:
