@@ -24,6 +24,7 @@ from systolic.target import Target, compiler_environment
 _POLL = 0.05
 _MEMORY_POLL = 0.2
 _GIB = 1 << 30
+_PREFIX = "systolic-compile-"
 
 
 class CompilerMemoryError(CompileError, MemoryError):
@@ -160,11 +161,20 @@ def _job_folder() -> Iterator[pathlib.Path]:
     base = tempfile.gettempdir()
     if len(base.split()) != 1:  # libtpu splits its arguments at white space
         base = "/tmp"
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="systolic-compile-", dir=base))
+    _sweep(pathlib.Path(base))
+    folder = pathlib.Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=base))
     try:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _sweep(base: pathlib.Path) -> None:
+    """Remove job folders of callers that were killed before they could."""
+    for folder in base.glob(f"{_PREFIX}*-*"):
+        owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
+        if owner.isdigit() and not os.path.exists(f"/proc/{owner}"):
+            shutil.rmtree(folder, ignore_errors=True)  # another user's stays
 
 
 def _complete_dump(folder: pathlib.Path, pid: int) -> pathlib.Path | None:

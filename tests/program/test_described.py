@@ -21,6 +21,7 @@ from systolic import _errors
 from systolic.program import CompileOptions, Program
 from systolic.program import _described as described_module
 from systolic.program._quick_trace import quick_trace
+from systolic.program._runner import _sweep
 from systolic.target import libtpu_version
 
 pytestmark = pytest.mark.skipif(libtpu_version() is None, reason="needs libtpu")
@@ -242,6 +243,8 @@ def test_no_compiler_outlives_its_caller(tmp_path, number):
         caller.send_signal(number)
         caller.wait(timeout=30)
         assert wait_until(lambda: not pathlib.Path(f"/proc/{compiler}").exists())
+        _sweep(tmp_path)  # as the next compile does
+        assert not list(tmp_path.glob("systolic-compile-*"))
     finally:
         caller.kill()
         caller.wait()
