@@ -6,7 +6,7 @@
 The functions that make an Estimator also serve the command line::
 
     systolic check examples/resnet/main.py:resnet50 --target v5e-8,v6e-4
-    systolic train examples/resnet/main.py:digits --max-steps 200 --eval-every 50
+    systolic train examples/resnet/main.py:digits --max-steps 300 --eval-every 50
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def digits(model_dir: str = "runs/digits", target: str = "auto", batch_size: int
     """A ResNet-18 of a quarter of the width for the digits."""
     config = sl.RunConfig(model_dir=model_dir, target=target, log_every=20)
     return make_estimator(
-        depth=18, classes=10, channels=1, width=16, small_images=True, batch_size=batch_size, steps=200, config=config
+        depth=18, classes=10, channels=1, width=16, small_images=True, batch_size=batch_size, steps=300, config=config
     )
 
 
@@ -269,7 +269,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--width", type=int, default=16, help="features of the first stage; published: 64 (%(default)s)"
     )
-    parser.add_argument("--steps", type=int, default=200, help="training steps in all (%(default)s)")
+    parser.add_argument("--steps", type=int, default=300, help="training steps in all (%(default)s)")
     parser.add_argument("--eval-every", type=int, default=50, metavar="STEPS", help="(%(default)s)")
     parser.add_argument("--batch-size", type=int, default=128, help="over all devices (%(default)s)")
     parser.add_argument("--learning-rate", type=float, default=0.1, help="at its peak (%(default)s)")

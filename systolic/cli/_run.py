@@ -1,0 +1,106 @@
+"""``systolic train``, ``evaluate``, ``predict`` and ``export``."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import sys
+from collections.abc import Iterator
+from typing import TextIO
+
+from systolic._errors import InputError
+from systolic.cli._locate import Located, locate, parse_arguments
+from systolic.cli._output import console, plain, unwritable
+
+
+def train(options: argparse.Namespace) -> int:
+    """Train; with ``--eval-every``, evaluate that often."""
+    located = _locate(options)
+    estimator = located.estimator
+    train_fn = located.input_fn("train", options.data)
+    if options.eval_every is None:
+        for name in ("eval_steps", "eval_data"):
+            if getattr(options, name) is not None:
+                raise InputError(f"--{name.replace('_', '-')}: wanted together with --eval-every STEPS")
+        estimator.train(train_fn, steps=options.steps, max_steps=options.max_steps, epochs=options.epochs)
+    else:
+        until = options.max_steps if options.steps is None else estimator.step + options.steps
+        if until is None:
+            raise InputError("--eval-every: wanted together with --max-steps or --steps")
+        estimator.train_and_evaluate(
+            train_fn,
+            located.input_fn("eval", options.eval_data),
+            max_steps=until,
+            eval_every=options.eval_every,
+            eval_steps=options.eval_steps,
+        )
+    folder = estimator.config.model_dir
+    if folder is None:
+        console().print("note: this Estimator has no model_dir, so nothing was kept", style="yellow")
+    else:
+        console().print(f"step {estimator.step}; summary: {folder / 'summary.html'}", soft_wrap=True)
+    return 0
+
+
+def evaluate(options: argparse.Namespace) -> int:
+    """Print the metrics of the latest checkpoint."""
+    located = _locate(options)
+    metrics = located.estimator.evaluate(located.input_fn("eval", options.data), steps=options.steps)
+    step = located.estimator.step
+    if options.json:
+        print(json.dumps({"step": step, "metrics": plain(metrics)}))
+        return 0
+    from rich.table import Table
+
+    table = Table(title=f"step {step}", title_justify="left", box=None, pad_edge=False, show_header=False)
+    for name, value in metrics.items():
+        table.add_row(name, f"{value:.6g}")
+    console().print(table)
+    return 0
+
+
+def predict(options: argparse.Namespace) -> int:
+    """Write one JSON object a line, as the rows are computed."""
+    located = _locate(options)
+    input_fn = located.input_fn("predict", options.data)
+    rows = located.estimator.predict(input_fn)
+    with contextlib.closing(rows), _writer(options.output) as file:
+        for row in itertools.islice(rows, options.limit):
+            print(json.dumps(plain(row), allow_nan=False), file=file)
+    return 0
+
+
+def export(options: argparse.Namespace) -> int:
+    """Export the latest checkpoint."""
+    sizes = None
+    if options.batch_sizes:
+        try:
+            sizes = [int(size) for size in options.batch_sizes.split(",")]
+        except ValueError:
+            raise InputError(f"--batch-sizes: saw {options.batch_sizes!r}, wanted numbers, as in 1,8,64") from None
+    platforms = [name.strip() for name in options.platforms.split(",") if name.strip()]
+    folder = _locate(options).estimator.export(options.directory, batch_sizes=sizes, platforms=platforms)
+    console().print(f"exported to {folder}", soft_wrap=True)
+    return 0
+
+
+def _locate(options: argparse.Namespace) -> Located:
+    arguments = parse_arguments(options.arg, model_dir=options.model_dir, target=options.target)
+    return locate(options.file, arguments)
+
+
+@contextlib.contextmanager
+def _writer(path: str | None) -> Iterator[TextIO]:
+    if path in (None, "-"):
+        yield sys.stdout
+        sys.stdout.flush()  # a closed pipe shows here, where it is handled, not at exit
+        return
+    assert path is not None
+    try:
+        file = open(path, "w", encoding="utf-8")  # noqa: SIM115  (closed below; errors of the body are not ours)
+    except OSError as error:
+        raise unwritable("--output", path, error) from error
+    with file:
+        yield file
