@@ -14,7 +14,6 @@ from typing import Any
 import jax
 
 from systolic._log import logger
-from systolic.data import Feed
 from systolic.estimator._engine import Engine
 from systolic.estimator._events import EventLog
 from systolic.estimator._export import export
@@ -105,10 +104,10 @@ class Run:
             self.phases[name] = self.phases.get(name, 0.0) + time.monotonic() - started
             self._watchdog.beat("training")
 
-    def step(self, step: int, loss: Any, feed: Feed) -> None:
-        """After each dispatch: steps done, the loss (on the device), and the feed, which knows the input wait."""
+    def step(self, step: int, loss: float | None, wait: float) -> None:
+        """Now and then: steps done, the newest known loss, seconds spent on input so far."""
         self._watchdog.beat("training")
-        self._progress.update(step, loss, feed.wait_seconds)
+        self._progress.update(step, loss, wait)
 
     def beat(self, phase: str) -> None:
         """Something moved, in ``phase``."""

@@ -81,7 +81,7 @@ class Steps:
         return state
 
     def train(self, state: State, batch: BatchTree, spec: ElementSpec) -> tuple[State, dict[str, Any]]:
-        """One step. Returns the new state and scalars: ``loss``, ``metrics`` (sums), ``halted``, ``learning_rate``."""
+        """One step. Returns the new state and scalars: ``loss`` (NaN once halted), ``metrics`` (sums), ``learning_rate``."""
         if self.optimizer is None:
             raise InputError("Estimator(optimizer): training needs an optimizer; pass one, e.g. optax.adamw(1e-3)")
         key = jax.random.fold_in(jax.random.wrap_key_data(state["rng"]), state["step"])
@@ -103,19 +103,14 @@ class Steps:
                 for name, tree in new.items()
             }
         new |= {"step": state["step"] + jnp.where(halted, 0, 1), "rng": state["rng"], "halted": halted}
-        outputs = {
-            "loss": loss,
-            "last_loss": loss,
-            "metrics": sums,
-            "halted": halted,
-            **_learning_rate(opt_state),
-        }
+        # One scalar tells the host both: the loss, and (as NaN, from then on) that the state stands still.
+        outputs = {"loss": jnp.where(halted, jnp.nan, loss), "metrics": sums, **_learning_rate(opt_state)}
         return new, outputs
 
     def train_loop(
         self, state: State, batches: BatchTree, count: jax.Array, spec: ElementSpec
     ) -> tuple[State, dict[str, Any]]:
-        """``count`` steps over the first ``count`` of K stacked batches; scalars come back as arrays of K, and ``last_loss``.
+        """``count`` steps over the first ``count`` of K stacked batches; scalars come back as arrays of K.
 
         The count is an argument, so a loop cut short by an evaluation, a checkpoint or a resume runs the same program.
         """
@@ -132,8 +127,7 @@ class Steps:
             state, scalars = self.train(state, pick(i), spec)
             return state, jax.tree.map(lambda o, s: o.at[i].set(s), outputs, scalars)
 
-        state, outputs = jax.lax.fori_loop(0, count, body, (state, blank))
-        return state, outputs | {"halted": state["halted"], "last_loss": outputs["loss"][count - 1]}
+        return jax.lax.fori_loop(0, count, body, (state, blank))
 
     def evaluate(self, variables: State, batch: BatchTree, spec: ElementSpec) -> dict[str, Any]:
         """Masked sums over one batch, ``loss`` among them, ready to be added up: ``{metric: {entry: array}}``."""
@@ -160,7 +154,9 @@ class Steps:
             )
         mask = self._mask(out, batch, Mode.TRAIN)
         total, weight = reduce_loss(out, mask)
-        return total, (weight, self._sums(out, mask, Mode.TRAIN), self.adapter.unbind(bound))
+        sums = self._sums(out, mask, Mode.TRAIN)
+        del sums["loss"]  # it is the objective, which is reported as it was differentiated
+        return total, (weight, sums, self.adapter.unbind(bound))
 
     def _gradients(
         self, state: State, batch: BatchTree, spec: ElementSpec, key: jax.Array

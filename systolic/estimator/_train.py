@@ -8,7 +8,6 @@ late, and only where something is to be logged or checked.
 from __future__ import annotations
 
 import collections
-import dataclasses
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -27,18 +26,15 @@ from systolic.estimator._run import Run
 from systolic.estimator._signals import StopRequest
 from systolic.estimator._totals import combine
 
-_HELD_BYTES = 64 << 20
-"""Batches kept for naming the tensor that went bad: at most this much device memory, and at least two dispatches."""
+_HELD_BYTES = 4 << 20
+"""Batches are kept until their step is known to be good, in order to name the tensor that went bad: at most this much."""
 
+_AHEAD = 2  # dispatches in flight before the host reads a result
+_SETTLE_SECONDS = 1.0  # results are read at least this often
+_REPORT_SECONDS = 0.05  # the progress line and the watchdog hear of the loop at most this often
 
-@dataclasses.dataclass(slots=True)
-class _Dispatch:
-    first: int  # step before it
-    count: int
-    outputs: Any
-    batch: Any
-    wait: float  # input-wait seconds so far
-    log: bool
+_Dispatch = tuple[int, int, Any, Any, float, bool]
+"""Step before it, steps, outputs, batch, input-wait seconds so far, whether it is to be logged."""
 
 
 class TrainLoop:
@@ -111,24 +107,29 @@ class TrainLoop:
 
     def _loop(self, feed: Feed, call: Callable, step: int) -> None:
         engine, run, stop, held = self.engine, self.run_, self.stop, self._held
-        log_every = engine.config.log_every
+        log_every, looped, clock = engine.config.log_every, self.size > 1, time.monotonic
         log_at, boundary = (step // log_every + 1) * log_every, self._next_boundary(step)
-        looped, lag = self.size > 1, 2
+        settle_at = report_at = clock() + _REPORT_SECONDS
+        most = 0
         state, position = engine.state, None
         for batch, count, position in feed:
             state, outputs = call(state, batch, np.int32(count)) if looped else call(state, batch)
             engine.state = state
-            due = step + count >= log_at
-            held.append(_Dispatch(step, count, outputs, batch, feed.wait_seconds if due else 0.0, due))
-            step += count
+            before, step, now = step, step + count, clock()
+            due = step >= log_at
+            held.append((before, count, outputs, batch, due and feed.wait_seconds, due))
             if due:
                 log_at = (step // log_every + 1) * log_every
-            if len(held) >= 2 * lag:
-                self._settle(lag)
-                lag = max(2, min(64, _HELD_BYTES // max(1, _nbytes(batch))))
-            run.step(step, outputs["last_loss"], feed)
+            if len(held) >= most or now >= settle_at:
+                self._settle(len(held) - _AHEAD)
+                most = max(2 * _AHEAD, min(128, _HELD_BYTES // max(1, _nbytes(batch))))
+                settle_at = now + _SETTLE_SECONDS
+            if now >= report_at:
+                run.step(step, self._newest_loss(), feed.wait_seconds)
+                report_at = now + _REPORT_SECONDS
             if step == boundary or stop.number or run.stopped:
                 engine.meta["position"] = position
+                run.step(step, self._newest_loss(), feed.wait_seconds)
                 self._boundary(step)
                 boundary = self._next_boundary(step)
                 if stop.number or run.stopped:
@@ -193,33 +194,38 @@ class TrainLoop:
         sharding = NamedSharding(self.engine.target.mesh({"data": -1}), rows)
         return lambda item: (jax.device_put(item[0], sharding), *item[1:])
 
+    def _newest_loss(self) -> float | None:
+        """The loss of the newest dispatch that is done, without waiting for one that is not."""
+        for _, count, outputs, *_ in reversed(self._held):
+            if outputs["loss"].is_ready():
+                return float(np.asarray(outputs["loss"]).reshape(-1)[count - 1])
+        return None
+
     def _settle(self, count: int) -> None:
         """Read the results of the ``count`` oldest dispatches: stop on a bad loss, log what is due."""
-        if not count:
+        if count < 1:
             return
-        held = self._held
-        if self.engine.steps.guard and bool(held[count - 1].outputs["halted"]):
+        held, guard = self._held, self.engine.steps.guard
+        if guard and np.isnan(np.asarray(held[count - 1][2]["loss"]).reshape(-1)[held[count - 1][1] - 1]):
             self._explain_nonfinite()
         for _ in range(count):
             dispatch = held.popleft()
-            if dispatch.log:
-                self._log(dispatch)
+            if dispatch[-1]:
+                self._log(*dispatch[:-1])
 
-    def _log(self, dispatch: _Dispatch) -> None:
-        names = ("loss", "metrics", "learning_rate")
-        outputs = jax.device_get({name: dispatch.outputs[name] for name in names if name in dispatch.outputs})
-        outputs = jax.tree.map(lambda x: x[: dispatch.count] if self.size > 1 else x[None], outputs)
-        now, step = time.monotonic(), dispatch.first + dispatch.count
+    def _log(self, first: int, count: int, outputs: Any, _: Any, wait: float) -> None:
+        outputs = jax.tree.map(lambda x: x[:count] if self.size > 1 else x[None], jax.device_get(outputs))
+        now, step = time.monotonic(), first + count
         seconds = max(now - self._logged_at, 1e-9)
         kinds = self.engine.steps.finalizers[Mode.TRAIN]
-        sums = combine({k: v for k, v in outputs["metrics"].items() if k != "loss"}, kinds)
+        sums = combine(outputs["metrics"], kinds)
         metrics = {"loss": float(outputs["loss"].mean())}
         metrics |= {name: float(kinds[name].finalize(totals)) for name, totals in sums.items()}
         if "learning_rate" in outputs:
             metrics["learning_rate"] = float(outputs["learning_rate"][-1])
         metrics["steps_per_second"] = (step - self._logged_step) / seconds
-        metrics["input_wait"] = min(1.0, (dispatch.wait - self._logged_wait) / seconds)
-        self._logged_at, self._logged_step, self._logged_wait = now, step, dispatch.wait
+        metrics["input_wait"] = min(1.0, (wait - self._logged_wait) / seconds)
+        self._logged_at, self._logged_step, self._logged_wait = now, step, wait
         self.run_.trained(step, metrics)
 
     def _explain_nonfinite(self) -> None:
@@ -229,11 +235,11 @@ class TrainLoop:
         assert engine.spec is not None
         step = engine.step()
         message = f"the loss of step {step + 1} is not finite"
-        guilty = [d for d in self._held if d.first <= step < d.first + d.count]
+        guilty = [(first, batch) for first, count, _, batch, *_ in self._held if first <= step < first + count]
         if guilty:
-            batch = guilty[0].batch
+            first, batch = guilty[0]
             if self.size > 1:
-                batch = jax.tree.map(lambda x: x[step - guilty[0].first], batch)
+                batch = jax.tree.map(lambda x: x[step - first], batch)
             state, batch = jax.device_get((engine.state, batch))
             key = jax.random.fold_in(jax.random.wrap_key_data(state["rng"]), state["step"])
 
