@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import optax
 
-from systolic._errors import InputError, TargetError
+from systolic._errors import CheckpointError, InputError, TargetError
+from systolic._log import logger
 from systolic.estimator import _evaluate, _predict
+from systolic.estimator._checkpoint import Checkpoints
 from systolic.estimator._config import RunConfig
 from systolic.estimator._engine import Engine
 from systolic.estimator._folder import locked, prepare
@@ -198,7 +200,7 @@ class Estimator:
             input_fn: as for :meth:`train`; its first element tells shapes and dtypes.
             target: one name, such as ``"v5e-8"``, or several.
             depth: ``"schedule"`` (seconds), ``"fast"`` (a verdict; memory close to exact), ``"full"`` (minutes).
-            programs: some of ``init``, ``train``, ``eval``, ``predict``; default: all there are.
+            programs: some of ``init``, ``train``, ``eval``, ``predict``; default: the three modes.
             batch_size: global batch size to check instead of the Estimator's own.
             options: limits and parallelism; its ``depth`` counts then.
 
@@ -244,6 +246,7 @@ class Estimator:
             if self.config.model_dir is not None:
                 stack.enter_context(locked(prepare(self.config.model_dir)))  # type: ignore[arg-type]
                 engine.checkpoints.clean()
+                stack.enter_context(_written(engine.checkpoints))
             until = max_steps if steps is None else self.step + steps
             stop = stack.enter_context(stop_on_signal())
             run = stack.enter_context(Run(engine, (*self.hooks, *hooks), until))
@@ -281,6 +284,20 @@ class Estimator:
                 f"Estimator({mode.value}_batch_size): saw {size}, which {per} of {target.name} do not divide; "
                 f"use {f'{below} or ' if below else ''}{below + ways}"
             )
+
+
+@contextlib.contextmanager
+def _written(checkpoints: Checkpoints) -> Iterator[None]:
+    """Let go of the folder only when the last save is whole, also after an error, which is then the one that is told."""
+    try:
+        yield
+    except BaseException:
+        try:
+            checkpoints.wait()
+        except CheckpointError as second:
+            logger.error("%s", second)
+        raise
+    checkpoints.wait()
 
 
 def _positive(name: str, value: Any) -> int:

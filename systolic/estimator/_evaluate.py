@@ -50,11 +50,7 @@ def evaluate(
                 return None
             sums = program(variables, batch)
             if count < size and Mode.EVAL in engine.steps.scalar_loss:
-                remedy = f"pass steps={done} to stop before it" if done else f"set eval_batch_size to at most {count}"
-                raise InputError(
-                    f"evaluate: model_fn returns a scalar loss, and the last batch holds {count} of {size} rows, so its "
-                    f"mean would be over padding too. Return one loss per example (drop the .mean()), or {remedy}"
-                )
+                refuse_scalar_loss(count, size, done)
             totals = totals or Totals(engine.steps.finalizers[Mode.EVAL])
             held.append(sums)
             if len(held) > _AHEAD:
@@ -65,6 +61,15 @@ def evaluate(
     for sums in held:
         totals.add(jax.device_get(sums))
     return totals.result()
+
+
+def refuse_scalar_loss(count: int, size: int, done: int) -> None:
+    """The error for a mean over a batch of ``count`` real rows and padding, after ``done`` full batches."""
+    remedy = f"pass steps={done} to stop before it" if done else f"set eval_batch_size to at most {count}"
+    raise InputError(
+        f"evaluate: model_fn returns a scalar loss, and the last batch holds {count} of {size} rows, so its mean would be "
+        f"over padding too. Return one loss per example (drop the .mean()), or {remedy}"
+    )
 
 
 def put_rows(engine: Engine, masked: bool = True) -> Callable[[Batch], tuple[Any, int, Batch]]:

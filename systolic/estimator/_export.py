@@ -7,6 +7,7 @@ checkpoint as the archive). Each program takes ``(weights, batch)``, so all shar
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import importlib.metadata
 import json
@@ -46,6 +47,8 @@ def export(
     sizes = sorted(set(batch_sizes or [engine.batch_sizes[Mode.PREDICT]]))
     if bad := [s for s in sizes if not isinstance(s, int) or s < 1]:
         raise InputError(f"export(batch_sizes): saw {bad[0]!r}, wanted whole numbers of at least 1")
+    if directory.exists() and not directory.is_dir():
+        raise InputError(f"export(directory): {directory} is a file; name a folder that is new, or an earlier export")
     if directory.exists() and any(directory.iterdir()) and not (directory / DESCRIPTION).exists():
         raise InputError(
             f"export(directory): {directory} holds something that is not an export; choose an empty folder"
@@ -62,12 +65,32 @@ def export(
         description = _write(engine, partial, variables, spec, jobs, platforms)
         (partial / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
         os.chmod(partial, 0o755)
-        if directory.exists():
-            shutil.rmtree(directory)
-        os.replace(partial, directory)
+        _install(partial, directory)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return directory
+
+
+def _install(partial: pathlib.Path, directory: pathlib.Path) -> None:
+    """Put a complete folder in the place of another, which is then left in ``partial`` or gone."""
+    if not directory.exists():
+        os.replace(partial, directory)
+    elif not _exchange(partial, directory):
+        aside = partial.with_name(partial.name + ".old")
+        os.rename(directory, aside)
+        try:
+            os.replace(partial, directory)
+        except BaseException:
+            os.rename(aside, directory)
+            raise
+        shutil.rmtree(aside)
+
+
+def _exchange(one: pathlib.Path, other: pathlib.Path) -> bool:
+    """Swap two folders in one step, so that a reader finds one or the other; False where the system cannot."""
+    rename = getattr(ctypes.CDLL(None), "renameat2", None)  # Linux; not on every file system
+    at_cwd, exchange = -100, 2
+    return rename is not None and rename(at_cwd, os.fsencode(one), at_cwd, os.fsencode(other), exchange) == 0
 
 
 def _write(
@@ -96,6 +119,7 @@ def _write(
         "spec": spec.to_json(),
         "programs": programs,
         "platforms": list(platforms),
+        "scalar_loss": Mode.EVAL in engine.steps.scalar_loss,
         "metrics": {name: kind.name for name, kind in kinds.items()},
         "parameters": int(sum(x.size for x in jax.tree.leaves(variables["params"]))),
         "versions": {name: importlib.metadata.version(name) for name in ("systolic", "jax", "jaxlib")},

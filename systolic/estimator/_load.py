@@ -15,6 +15,7 @@ from systolic._errors import CheckpointError, InputError
 from systolic._log import Notices
 from systolic.data import Batches, ElementSpec
 from systolic.estimator import _metrics
+from systolic.estimator._evaluate import refuse_scalar_loss
 from systolic.estimator._export import DESCRIPTION, FORMAT, WEIGHTS
 from systolic.estimator._feed import batch_tree
 from systolic.estimator._mode import Mode
@@ -92,13 +93,17 @@ class Loaded:
         """Exact metrics over one pass of ``input_fn``.
 
         Raises:
-            InputError: the model was exported without an evaluation program, or uses metrics of its own making.
+            InputError: the model was exported without an evaluation program, or uses metrics of its own making, or
+                its loss is a scalar and a batch had to be padded.
         """
         size = next((size for mode, size in self._programs if mode is Mode.EVAL), None)
         if size is None:
             raise InputError(f"evaluate: {self.directory} has no evaluation program: it was trained without labels")
         totals = Totals({name: _finalizer(name, m) for name, m in self.description["metrics"].items()})
-        for batch in Batches(input_fn, size, tail="pad", epochs=1, spec=self.spec, notices=self._notices):
+        batches = Batches(input_fn, size, tail="pad", epochs=1, spec=self.spec, notices=self._notices)
+        for done, batch in enumerate(batches):
+            if batch.count < size and self.description.get("scalar_loss"):
+                refuse_scalar_loss(batch.count, size, done)
             totals.add(jax.device_get(self._executable(Mode.EVAL, size)(self._weights, batch_tree(batch))))
         return totals.result()
 
@@ -123,13 +128,15 @@ def _describe(directory: pathlib.Path) -> dict[str, Any]:
         )
     try:
         description = json.loads(file.read_text())
-        known, sums = description["format"], description["sha256"]
-    except (ValueError, KeyError) as error:
+        known, sums = int(description["format"]), dict(description["sha256"])
+    except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"load: {file} is damaged ({error}); export the model again") from error
     if known > FORMAT:
         raise CheckpointError(
             f"load: {directory} has format {known}, this version reads up to {FORMAT}; update systolic"
         )
+    if absent := [key for key in ("platforms", "spec", "step", "programs", "metrics") if key not in description]:
+        raise CheckpointError(f"load: {file} is damaged (no {', '.join(absent)}); export the model again")
     for name, wanted in sums.items():
         path = directory / name
         if not path.is_file():

@@ -235,6 +235,7 @@ class TrainLoop:
         assert engine.spec is not None
         step = engine.step()
         message = f"the loss of step {step + 1} is not finite"
+        engine.state["halted"] = engine.place(np.zeros((), bool))  # a later call may train on, with other data
         guilty = [(first, batch) for first, count, _, batch, *_ in self._held if first <= step < first + count]
         if guilty:
             first, batch = guilty[0]
