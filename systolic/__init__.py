@@ -22,8 +22,8 @@ from systolic._errors import (
 from systolic.target import prepare_process
 
 if TYPE_CHECKING:
-    from systolic import data
-    from systolic.check import check
+    from systolic import check, data
+    from systolic.check import CheckReport
     from systolic.estimator import (
         EarlyStopping,
         Estimator,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
-    "check": ("CheckReport", "check"),
+    "check": ("CheckReport",),
     "data": (),
     "estimator": (
         "BestExport",
@@ -73,6 +73,7 @@ __all__ = sorted(
         "RecompileError",
         "SystolicError",
         "TargetError",
+        "check",
         "data",
         *_WHERE,
     ]
@@ -84,8 +85,8 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(f"systolic.{_WHERE[name]}"), name)
         globals()[name] = value
         return value
-    if name == "data":
-        return importlib.import_module("systolic.data")
+    if name in ("check", "data"):
+        return importlib.import_module(f"systolic.{name}")
     raise AttributeError(f"module 'systolic' has no attribute {name!r}")
 
 

@@ -4,6 +4,10 @@ Compiles, or why not; memory per device against what there is; tile padding; ope
 bounds given here are what the published peaks allow, not a prediction.
 """
 
+import sys
+import types
+from typing import Any
+
 from systolic.check._check import CheckOptions, check, check_programs
 from systolic.check._fit import BatchSearch
 from systolic.check._report import CheckReport
@@ -21,3 +25,13 @@ __all__ = [
     "check",
     "check_programs",
 ]
+
+
+class _Callable(types.ModuleType):
+    """``sl.check`` is this package and the function of the same name: importing the one must not hide the other."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> CheckReport:
+        return check(*args, **kwargs)
+
+
+sys.modules[__name__].__class__ = _Callable

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import time
 
-from systolic._errors import CompileError, CompileTimeoutError, OutOfDeviceMemoryError, SystolicError
+from systolic._errors import CompileError, CompileTimeoutError, SystolicError
 from systolic.check._flops import Flops, count_flops
 from systolic.check._hlo import parse
 from systolic.check._liveness import walk
 from systolic.check._memory import MemoryReport, memory_report
 from systolic.check._result import ProgramCheck, StepBound, Verdict
-from systolic.program import CompileOptions, Description, Program
+from systolic.program import CompileOptions, Description, Program, ProgramTooLargeError
 from systolic.target import Hardware, Target
 
 
@@ -39,7 +39,7 @@ def analyse(program: Program, target: Target, options: CompileOptions) -> Progra
 def _attempt(blank: ProgramCheck, program: Program, target: Target, options: CompileOptions) -> ProgramCheck:
     try:
         compiled = program.compile(target, options)
-    except OutOfDeviceMemoryError as error:
+    except ProgramTooLargeError as error:
         return _too_large(blank, error, target)
     except (CompileTimeoutError, MemoryError) as error:  # this machine gave up, not the compiler
         return dataclasses.replace(blank, verdict=Verdict.UNKNOWN, reason=str(error))
@@ -76,22 +76,20 @@ def _look(compiled: Description, target: Target) -> tuple[MemoryReport, Flops]:
     return memory, count_flops(module)
 
 
-def _too_large(blank: ProgramCheck, error: OutOfDeviceMemoryError, target: Target) -> ProgramCheck:
-    schedule: Description | None = getattr(error, "schedule", None)
-    needed: int | None = getattr(error, "needed_bytes", None)
-    found = dataclasses.replace(blank, verdict=Verdict.TOO_LARGE, reason=str(error), needed=needed)
-    if schedule is None:
+def _too_large(blank: ProgramCheck, error: ProgramTooLargeError, target: Target) -> ProgramCheck:
+    found = dataclasses.replace(blank, verdict=Verdict.TOO_LARGE, reason=str(error), needed=error.needed_bytes)
+    if error.schedule is None:
         return found
-    memory, flops = _look(schedule, target)
+    memory, flops = _look(error.schedule, target)
     return dataclasses.replace(
         found,
-        cache=schedule.cache,
+        cache=error.schedule.cache,
         memory=memory,
         flops=flops,
         bound=_bound(flops, memory, target.hardware),
-        needed=needed or memory.needed,
-        reason=_overflow(blank.program, blank.target, needed or memory.needed, blank.capacity),
-        notes=schedule.notes + _notes(flops),
+        needed=error.needed_bytes or memory.needed,
+        reason=_overflow(blank.program, blank.target, error.needed_bytes or memory.needed, blank.capacity),
+        notes=error.schedule.notes + _notes(flops),
     )
 
 

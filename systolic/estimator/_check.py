@@ -27,10 +27,12 @@ def check(
     """Compile the Programs for examples like those of ``input_fn`` (only its first element is read).
 
     Args:
-        programs: some of ``init``, ``train``, ``eval``, ``predict``; default: all that the Estimator has.
+        programs: some of ``init``, ``train``, ``eval``, ``predict``; default: the three modes
+            (``init`` runs once, and what it needs is less than what training needs).
         batch_size: global batch size to check instead of the Estimator's own three.
     """
-    if unknown := [name for name in programs or () if name not in PROGRAMS]:
+    programs = PROGRAMS[1:] if programs is None else tuple(programs)
+    if unknown := [name for name in programs if name not in PROGRAMS]:
         raise InputError(f"check(programs): saw {unknown[0]!r}, wanted some of {', '.join(PROGRAMS)}")
     spec = engine.spec
     if spec is None:
@@ -39,7 +41,7 @@ def check(
         spec = batches.spec
         batches.close()
     sizes = engine.batch_sizes if batch_size is None else dict.fromkeys(Mode, batch_size)
-    wanted = {name: p for name, p in engine.program_set(spec, sizes).items() if programs is None or name in programs}
+    wanted = {name: p for name, p in engine.program_set(spec, sizes).items() if name in programs}
 
     def resized(mode: Mode) -> Callable[[int], Program]:
         return lambda size: engine.program(mode.value, spec, size)

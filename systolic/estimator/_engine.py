@@ -56,6 +56,7 @@ class Engine:
         self.meta: dict[str, Any] = {}
         self.compiles: list[Compiled] = []
         self._programs: dict[Any, Program] = {}
+        self._shapes: dict[str, State] = {}
         self._target: Target | None = None
         self._checkpoints: Checkpoints | None = None
 
@@ -97,7 +98,10 @@ class Engine:
         """The state's shapes and dtypes: of the state there is, else by tracing ``init``."""
         if self.state is not None:
             return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), self.state)
-        return jax.eval_shape(lambda rng: self.steps.init(rng, spec), self.rng())
+        key = repr(spec)
+        if key not in self._shapes:
+            self._shapes[key] = jax.eval_shape(lambda rng: self.steps.init(rng, spec), self.rng())
+        return self._shapes[key]
 
     def place(self, tree: Any) -> Any:
         """Put host arrays on the target, replicated."""

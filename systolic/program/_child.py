@@ -16,12 +16,9 @@ import signal
 import sys
 from typing import Any
 
+from systolic.target import compiler_options
+
 _PR_SET_PDEATHSIG = 1
-_OPTIONS: dict[str, dict[str, Any]] = {
-    "schedule": {"xla_tpu_no_crash_on_oom": True},  # a schedule is wanted of a program that does not fit, too
-    "fast": {"exec_time_optimization_effort": -1.0},
-    "full": {},
-}
 
 
 def main(folder: pathlib.Path) -> int:
@@ -35,7 +32,7 @@ def main(folder: pathlib.Path) -> int:
     try:
         lowered = _lower(job, (folder / "program.bin").read_bytes())
         _stage(folder, "compiling")
-        compiled = _compile(lowered, _OPTIONS[job["depth"]])
+        compiled = _compile(lowered, compiler_options(job["depth"]))
     except jax.errors.JaxRuntimeError as error:
         _refused(folder, str(error))
         if "RESOURCE_EXHAUSTED" in str(error) and job["depth"] != "schedule":
@@ -97,7 +94,7 @@ def _schedule_anyway(lowered: Any) -> None:
     import jax
 
     try:
-        _compile(lowered, {**_OPTIONS["schedule"], **_OPTIONS["fast"]})
+        _compile(lowered, compiler_options("schedule") | compiler_options("fast"))
     except jax.errors.JaxRuntimeError as error:
         print("no schedule without the memory limit:", error, file=sys.stderr)
 

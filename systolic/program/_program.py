@@ -12,6 +12,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from systolic._errors import InputError, RecompileError, TargetError
 from systolic.program._executable import Executable
 from systolic.program._options import CompileOptions
+from systolic.program._quick_trace import quick_trace
 from systolic.program._signature import Signature, argument_names, leaf_names, strong_structs
 from systolic.target import Target
 
@@ -139,7 +140,9 @@ class Program:
         in_shardings, out_shardings = self.shardings(target)
         kwargs: dict[str, Any] = {} if out_shardings is None else {"out_shardings": out_shardings}
         function = jax.jit(self._strong(), donate_argnums=self.donate, in_shardings=in_shardings, **kwargs)
-        return function.trace(*(self.example if args is None else map(strong_structs, args))).lower()
+        with quick_trace():
+            traced = function.trace(*(self.example if args is None else map(strong_structs, args)))
+        return traced.lower()
 
     def _strong(self) -> Callable[..., Any]:
         """The function under the program's name (profiles and dumps show it), its results strongly typed."""

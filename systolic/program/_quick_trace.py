@@ -25,6 +25,9 @@ def quick_trace() -> Iterator[None]:
 
     global _depth
     original = _Original.of(core.Tracer)
+    if original is None:  # another JAX, whose tracers are made otherwise: only slower
+        yield
+        return
     with _lock:
         _depth += 1
         if _depth == 1:
@@ -46,7 +49,7 @@ class _Original:
     @classmethod
     def of(cls, tracer: type) -> Any:
         if cls._found is None:
-            cls._found = tracer.__dict__["sharding"]
+            cls._found = tracer.__dict__.get("sharding")
         return cls._found
 
 

@@ -97,4 +97,3 @@ def _too_few(platform: str, wanted: int) -> str:
             f"Python with XLA_FLAGS=--xla_force_host_platform_device_count={wanted}"
         )
     return f"use '{platform}' for all that are attached"
-

@@ -20,7 +20,7 @@ import os
 import pathlib
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from systolic._errors import TargetError
 from systolic.target._mesh import arrange, resolve_axes
@@ -132,6 +132,13 @@ def compiler_environment(target: Target, dump_dir: str | os.PathLike[str] | None
         )
         environment["LIBTPU_INIT_ARGS"] = " ".join(flag for flag in flags if flag)
     return environment
+
+
+def compiler_options(depth: str) -> dict[str, Any]:
+    """Options of the compiler for a depth: ``"schedule"`` is wanted of a program that does not fit, too; ``"fast"`` is low
+    effort (a twentieth of the time for a ResNet-50); ``"full"`` is what the compiler does by itself."""
+    options = {"schedule": {"xla_tpu_no_crash_on_oom": True}, "fast": {"exec_time_optimization_effort": -1.0}}
+    return options.get(depth, {})
 
 
 def compile_devices(target: Target) -> list[jax.Device]:
