@@ -28,6 +28,8 @@ from flax import nnx
 from resnet import ResNet
 
 import systolic as sl
+from systolic.check import CheckOptions
+from systolic.cli import CompileProgress
 
 
 def model_fn(model: Any, features: Any, labels: Any, mode: sl.Mode, params: Any, key: jax.Array) -> sl.EstimatorSpec:
@@ -205,8 +207,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _check(console: Any, options: argparse.Namespace, run_dir: pathlib.Path) -> tuple[pathlib.Path, tuple[str, str]]:
     started = time.monotonic()
-    with console.status("compiling"):
-        report = resnet50(batch_size=options.check_batch).check(resnet50_train_input_fn, target=options.check_target)
+    with CompileProgress(sys.stdout) as progress:
+        report = resnet50(batch_size=options.check_batch).check(
+            resnet50_train_input_fn,
+            target=options.check_target.split(","),
+            programs=("train", "eval", "predict"),
+            options=CheckOptions(on_progress=progress, jobs=2),
+        )
     console.print(report)
     run_dir.mkdir(parents=True, exist_ok=True)
     page = report.write_html(run_dir / "check.html")
