@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-_LIBRARY = re.compile(r"/site-packages/|/dist-packages/|/systolic/(program|estimator|check|data)/|/lib/python3|^<")
+_OWN = re.compile(r"/systolic/(program|estimator|check|data)/")
+_LIBRARY = re.compile(rf"/site-packages/|/dist-packages/|{_OWN.pattern}|/lib/python3|^<")
 
 
 class Frames:
@@ -22,11 +23,12 @@ class Frames:
         self._sources: dict[int, str] = {}
 
     def source(self, frame: int) -> str:
-        """``file:line`` of the innermost frame outside libraries; the innermost of all where there is none."""
+        """``file:line`` of the innermost frame outside libraries; a library's where there is none; empty where all is ours."""
         if frame not in self._sources:
             places = [f"{file}:{line}" for file, line in self.stack(frame)]
             user = (place for place in places if not _LIBRARY.search(place))
-            self._sources[frame] = next(user, places[0] if places else "")
+            foreign = (place for place in places if not _OWN.search(place))
+            self._sources[frame] = next(user, next(foreign, ""))
         return self._sources[frame]
 
     def stack(self, frame: int) -> Iterator[tuple[str, int]]:

@@ -33,8 +33,8 @@ _AHEAD = 2  # dispatches in flight before the host reads a result
 _SETTLE_SECONDS = 1.0  # results are read at least this often
 _REPORT_SECONDS = 0.05  # the progress line and the watchdog hear of the loop at most this often
 
-_Dispatch = tuple[int, int, Any, Any, float, bool]
-"""Step before it, steps, outputs, batch, input-wait seconds so far, whether it is to be logged."""
+_Dispatch = tuple[int, int, Any, Any, tuple[float, float] | None]
+"""Step before it, steps, outputs, batch and, if it is to be logged, the time and the input-wait seconds so far."""
 
 
 class TrainLoop:
@@ -117,7 +117,7 @@ class TrainLoop:
             engine.state = state
             before, step, now = step, step + count, clock()
             due = step >= log_at
-            held.append((before, count, outputs, batch, due and feed.wait_seconds, due))
+            held.append((before, count, outputs, batch, (now, feed.wait_seconds) if due else None))
             if due:
                 log_at = (step // log_every + 1) * log_every
             if len(held) >= most or now >= settle_at:
@@ -209,13 +209,12 @@ class TrainLoop:
         if guard and np.isnan(np.asarray(held[count - 1][2]["loss"]).reshape(-1)[held[count - 1][1] - 1]):
             self._explain_nonfinite()
         for _ in range(count):
-            dispatch = held.popleft()
-            if dispatch[-1]:
-                self._log(*dispatch[:-1])
+            first, done, outputs, _, when = held.popleft()
+            if when is not None:
+                self._log(first + done, done, outputs, *when)
 
-    def _log(self, first: int, count: int, outputs: Any, _: Any, wait: float) -> None:
+    def _log(self, step: int, count: int, outputs: Any, now: float, wait: float) -> None:
         outputs = jax.tree.map(lambda x: x[:count] if self.size > 1 else x[None], jax.device_get(outputs))
-        now, step = time.monotonic(), first + count
         seconds = max(now - self._logged_at, 1e-9)
         kinds = self.engine.steps.finalizers[Mode.TRAIN]
         sums = combine(outputs["metrics"], kinds)
@@ -236,7 +235,7 @@ class TrainLoop:
         step = engine.step()
         message = f"the loss of step {step + 1} is not finite"
         engine.state["halted"] = engine.place(np.zeros((), bool))  # a later call may train on, with other data
-        guilty = [(first, batch) for first, count, _, batch, *_ in self._held if first <= step < first + count]
+        guilty = [(first, batch) for first, count, _, batch, _ in self._held if first <= step < first + count]
         if guilty:
             first, batch = guilty[0]
             if self.size > 1:
