@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 import optax
-from small_models import make_data, network
+from small_models import make_data, network, regression
 
 import systolic as sl
 from systolic import data
@@ -33,6 +33,11 @@ class Announce(sl.Hook):
         return None
 
 
+def model_fn(model, features, labels, mode):
+    print("tracing", mode.value, flush=True)  # what follows is the compile
+    return regression(model, features, labels, mode)
+
+
 def evaluation():
     print("evaluating", flush=True)
     features, labels = make_data(50, 9)
@@ -53,6 +58,7 @@ def main(folder: str, result: str, options: dict) -> None:
         ema=0.9,
         clip_norm=1.0,
         hooks=[Announce()],
+        model_fn=model_fn,
         run={"checkpoint_every": 7, "log_every": 1, "keep": 2, **options},
     )
     estimator.train_and_evaluate(
