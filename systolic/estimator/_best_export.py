@@ -32,7 +32,7 @@ class BestExport(Hook):
         platforms: Sequence[str] = ("cpu", "tpu"),
     ) -> None:
         self.directory = pathlib.Path(directory)
-        self._best = Best(metric, mode)
+        self._best = Best(metric, mode, who=type(self).__name__)
         self._batch_sizes, self._platforms = batch_sizes, tuple(platforms)
 
     @property

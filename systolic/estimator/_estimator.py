@@ -81,12 +81,25 @@ class Estimator:
         ema: float | None = None,
         hooks: Sequence[Hook] = (),
     ) -> None:
+        if not isinstance(config, RunConfig | None):
+            raise InputError(f"Estimator(config): saw {type(config).__name__}, wanted a RunConfig: sl.RunConfig(...)")
+        if not callable(model_fn):
+            raise InputError(
+                f"Estimator(model_fn): saw {type(model_fn).__name__}, wanted a function of (model, features, labels, mode)"
+            )
+        if not (optimizer is None or (hasattr(optimizer, "init") and hasattr(optimizer, "update"))):
+            raise InputError(
+                f"Estimator(optimizer): saw {type(optimizer).__name__}, wanted an optax transformation such as "
+                "optax.adamw(1e-3), or None for prediction only"
+            )
         self.config = config or RunConfig()
         self.batch_sizes = {
             Mode.TRAIN: _positive("train_batch_size", train_batch_size),
-            Mode.EVAL: _positive("eval_batch_size", eval_batch_size or train_batch_size),
-            Mode.PREDICT: _positive("predict_batch_size", predict_batch_size or eval_batch_size or train_batch_size),
+            Mode.EVAL: _positive("eval_batch_size", train_batch_size if eval_batch_size is None else eval_batch_size),
         }
+        self.batch_sizes[Mode.PREDICT] = _positive(
+            "predict_batch_size", self.batch_sizes[Mode.EVAL] if predict_batch_size is None else predict_batch_size
+        )
         if train_batch_size % _positive("accumulate", accumulate):
             raise InputError(
                 f"Estimator(accumulate): train_batch_size={train_batch_size} is not divisible by {accumulate} microbatches"
@@ -178,7 +191,7 @@ class Estimator:
         Returns:
             The last evaluation's metrics.
         """
-        _positive("eval_every", eval_every)
+        _positive("eval_every", eval_every, "train_and_evaluate")
         self._refuse_indivisible(Mode.EVAL)
         return self._train(
             train_fn, max_steps=max_steps, hooks=hooks, eval_fn=eval_fn, eval_every=eval_every, eval_steps=eval_steps
@@ -239,7 +252,7 @@ class Estimator:
     ) -> dict[str, float]:
         for name, value in (("steps", steps), ("max_steps", max_steps), ("epochs", epochs)):
             if value is not None:
-                _positive(name, value)
+                _positive(name, value, "train")
         self._refuse_indivisible(Mode.TRAIN)
         engine = self._engine
         with contextlib.ExitStack() as stack:
@@ -300,7 +313,7 @@ def _written(checkpoints: Checkpoints) -> Iterator[None]:
     checkpoints.wait()
 
 
-def _positive(name: str, value: Any) -> int:
+def _positive(name: str, value: Any, where: str = "Estimator") -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InputError(f"Estimator({name}): saw {value!r}, wanted a whole number of at least 1")
+        raise InputError(f"{where}({name}): saw {value!r}, wanted a whole number of at least 1")
     return value

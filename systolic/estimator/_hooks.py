@@ -73,6 +73,7 @@ class Best:
         metric: name among the evaluation's metrics.
         mode: "min" (a loss) or "max" (an accuracy).
         min_delta: a value must be better than the best by more than this to count.
+        who: what errors call it: the hook it works for.
 
     Raises:
         InputError: another mode, or a ``min_delta`` below zero.
@@ -85,11 +86,12 @@ class Best:
         (100, 0.5)
     """
 
-    def __init__(self, metric: str, mode: Direction = "min", min_delta: float = 0.0) -> None:
+    def __init__(self, metric: str, mode: Direction = "min", min_delta: float = 0.0, who: str = "Best") -> None:
+        self._who = who  # in errors: the hook that follows this best
         if mode not in ("min", "max"):
-            raise InputError(f"{type(self).__name__}: mode is {mode!r}; it must be 'min' or 'max'")
+            raise InputError(f"{who}: mode is {mode!r}; it must be 'min' or 'max'")
         if not min_delta >= 0:
-            raise InputError(f"{type(self).__name__}: min_delta is {min_delta}; it must be zero or positive")
+            raise InputError(f"{who}: min_delta is {min_delta}; it must be zero or positive")
         self.metric, self.mode, self.min_delta = metric, mode, min_delta
         self.value: float | None = None
         self.step: int | None = None
@@ -100,7 +102,7 @@ class Best:
         Raises:
             InputError: the metric is not among those given.
         """
-        value = _metric(metrics, self.metric, type(self).__name__)
+        value = _metric(metrics, self.metric, self._who)
         if not math.isfinite(value):
             return False
         if self.value is not None:
@@ -140,7 +142,7 @@ class EarlyStopping(Hook):
         if patience < 1:
             raise InputError(f"EarlyStopping: patience is {patience}; it must be at least 1 evaluation")
         self.patience = patience
-        self.best = Best(metric, mode, min_delta)
+        self.best = Best(metric, mode, min_delta, who=type(self).__name__)
         self.waited = 0
 
     def begin(self, run: Run) -> None:

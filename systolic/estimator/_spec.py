@@ -99,6 +99,14 @@ def call_model_fn(
         if labels is None and "NoneType" in str(error):
             raise InputError(_without_labels(_name(model_fn), mode, error)) from error
         raise
+    except KeyError as error:
+        wanted = error.args[0] if error.args else None
+        if isinstance(features, Mapping) and isinstance(wanted, str) and wanted not in features:
+            raise InputError(
+                f"model_fn: {_name(model_fn)} looked for {wanted!r}, and the data has no feature of that name; the "
+                f"features are {', '.join(map(repr, features)) or 'none'}. Let input_fn give it, or use another name."
+            ) from error
+        raise
     return check_spec(spec, mode, batch_size_of(features), _name(model_fn))
 
 
