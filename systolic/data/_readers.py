@@ -31,6 +31,7 @@ class Reader(Protocol):
     iterator: Any
 
     def peek(self) -> bool: ...
+    def whole(self, rows: int) -> list[np.ndarray] | None: ...
     def read(self, want: int) -> list[np.ndarray] | None: ...
     def position(self) -> dict[str, Any]: ...
     def close(self) -> None: ...
@@ -78,6 +79,10 @@ class ArrayReader:
     def peek(self) -> bool:
         return self.rows_read < self._rows
 
+    def whole(self, rows: int) -> list[np.ndarray] | None:
+        """The next ``rows`` rows, if so many are left."""
+        return self.read(rows) if self.rows_read + rows <= self._rows else None
+
     def read(self, want: int) -> list[np.ndarray] | None:
         low = self.rows_read
         high = min(low + want, self._rows)
@@ -112,6 +117,7 @@ class StreamReader:
         self._element = 0  # elements wholly read
         self._row = 0  # rows read of the element in hand
         self._rest: tuple[list[np.ndarray], int | None] | None = None  # the element in hand
+        self._ended = False  # some iterators begin again when they are asked after their end
         self._state: tuple[int, Any] = (0, None)  # (element number, encoded state of the iterator just before it)
         self.rows_read = 0
         skip = 0 if start is None else start["element"]
@@ -154,6 +160,18 @@ class StreamReader:
 
     def peek(self) -> bool:
         return self._rest is not None or self._fetch()
+
+    def whole(self, rows: int) -> list[np.ndarray] | None:
+        """The next element as it came, if it is just ``rows`` rows; None, and nothing is consumed, if it is not."""
+        if self._rest is None and not self._fetch():
+            return None
+        leaves, seen = self._rest
+        if seen != rows or self._row:
+            return None
+        self._rest = None
+        self._element += 1
+        self.rows_read += rows
+        return leaves
 
     def read(self, want: int) -> list[np.ndarray] | None:
         if self._rest is None and not self._fetch():
@@ -204,12 +222,13 @@ class StreamReader:
 
     def _fetch(self) -> bool:
         """Take the next element that has rows into hand; False at the end."""
-        while True:
+        while not self._ended:
             if self._has_state and self._element - self._state[0] >= _STATE_EVERY:
                 self._state = (self._element, encode_state(self.iterator.get_state()))
             try:
                 element = next(self.iterator)
             except StopIteration:
+                self._ended = True
                 return False
             except SystolicError:
                 raise
@@ -220,6 +239,7 @@ class StreamReader:
                 self._rest = leaves, rows
                 return True
             self._element += 1
+        return False
 
     def _raised(self, error: Exception, place: str) -> InputError:
         epoch = f" of epoch {self._epoch}" if self._epoch else ""

@@ -44,6 +44,9 @@ class ShuffleReader:
     def peek(self) -> bool:
         return self._block is not None or self._next_block()
 
+    def whole(self, rows: int) -> None:
+        """Rows are drawn one by one: no element is passed on as it came."""
+
     def read(self, want: int) -> list[np.ndarray] | None:
         if self._block is None and not self._next_block():
             return None
