@@ -122,6 +122,7 @@ class Estimator:
             guard=self.config.on_nonfinite == "stop",
         )
         self._engine = Engine(steps, self.config, self.batch_sizes)
+        self._epochs = 0  # what the calls of `train` so far come to, in passes over the data
 
     @property
     def step(self) -> int:
@@ -149,8 +150,9 @@ class Estimator:
         Args:
             input_fn: a function that returns the data of one epoch (or the data itself): a dict or tuple of arrays,
                 any iterable of examples or batches, a Grain or tf.data dataset, a torch DataLoader.
-            steps: how many more steps; ``max_steps``: up to this step in all; ``epochs``: passes over the data. With
-                none of them, one epoch.
+            steps: how many more steps; ``max_steps``: up to this step in all; ``epochs``: passes over the data, in
+                addition to those of earlier calls (a restarted run counts those it has had). With none of them, one
+                epoch.
             hooks: called in addition to the Estimator's.
         """
         if steps is not None and max_steps is not None:
@@ -255,6 +257,8 @@ class Estimator:
                 _positive(name, value, "train")
         self._refuse_indivisible(Mode.TRAIN)
         engine = self._engine
+        if epochs is not None:
+            epochs = self._epochs = self._epochs + epochs
         with contextlib.ExitStack() as stack:
             if self.config.model_dir is not None:
                 stack.enter_context(locked(prepare(self.config.model_dir)))  # type: ignore[arg-type]
@@ -280,6 +284,9 @@ class Estimator:
                 evaluate=evaluate if eval_fn is not None else None,
                 eval_every=eval_every,
             )()
+            if epochs is None and (position := engine.position()) is not None:
+                begun = position["row"] > 0 or position["element"] > 0
+                self._epochs = position["epoch"] + begun  # a later call for epochs first finishes the one begun
             if engine.checkpoints is not None:
                 with run.phase("saving"):
                     engine.checkpoints.wait()

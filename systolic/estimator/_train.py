@@ -80,8 +80,13 @@ class TrainLoop:
     def __call__(self) -> None:
         """Train; on return the state is checked to be finite and saved."""
         engine, run = self.engine, self.run_
+        epochs, position = self.batches.epochs, engine.position()
+        if epochs is not None and position is not None and position["epoch"] >= epochs:
+            engine.ensure_state()
+            return
         with run.phase("reading the first batch"):
-            spec = self.batches.spec
+            # A run that has had all its epochs finds no first batch, and knows its spec.
+            spec = engine.spec if epochs is not None and engine.spec is not None else self.batches.spec
         with run.phase("initialising"):
             engine.ensure_state(spec)
         if engine.spec is None:

@@ -102,6 +102,37 @@ def test_steps_max_steps_and_epochs_count_as_they_say():
     assert twice.step == 10
 
 
+def test_each_call_for_epochs_is_so_many_more():
+    estimator = linear()
+    estimator.train(lambda: DATA)
+    estimator.train(lambda: DATA)
+    assert estimator.step == 10
+    estimator.train(lambda: DATA, epochs=2)
+    assert estimator.step == 20
+    close(weights(estimator), gradient_descent(batched(DATA, 8, 20)))
+    estimator.train(lambda: DATA, steps=2)
+    estimator.train(lambda: DATA, epochs=1)  # the three steps that are left of the epoch begun, and one epoch
+    assert estimator.step == 30
+
+
+def test_a_run_that_has_had_its_epochs_has_nothing_left_to_do_when_started_again(tmp_path):
+    def script(*epochs):
+        estimator = linear(tmp_path)
+        for n in epochs:
+            estimator.train(lambda: DATA, epochs=n)
+        return estimator
+
+    assert script(2).step == 10
+    again = script(2)
+    assert again.step == 10
+    assert script(2, 1).step == 15
+    assert script(2, 1).step == 15
+    linear(tmp_path).train(lambda: DATA, steps=2)  # as if killed in the second of the last two epochs
+    last = script(2, 1, 2)
+    assert last.step == 25
+    close(weights(last), gradient_descent(batched(DATA, 8, 25)))
+
+
 # --- loops on the device -------------------------------------------------------------------------------------------------
 
 
