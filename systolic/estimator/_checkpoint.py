@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import pathlib
 import shutil
 from collections.abc import Iterator, Mapping
@@ -18,7 +19,12 @@ import jax
 import numpy as np
 
 from systolic._errors import CheckpointError
+from systolic._format import format_value
+from systolic._log import logger
 from systolic.program import leaf_names
+
+_DISK_FULL = "the disk is full: free some space and start again; earlier checkpoints are whole"
+_OVERHEAD = 64 << 10  # bytes that Orbax writes around the arrays: lists of files, of leaves, of shards
 
 
 class Checkpoints:
@@ -32,6 +38,7 @@ class Checkpoints:
 
         self.folder = folder
         self._ocp = ocp
+        logging.getLogger("absl").addFilter(_not_orbax)
         with _explained(f"cannot use the checkpoint folder {folder}"):
             self._manager = ocp.CheckpointManager(
                 folder.absolute(),
@@ -66,6 +73,7 @@ class Checkpoints:
         leaves = {name: [list(x.shape), str(x.dtype)] for name, x in flat.items()}
         # Orbax refuses arrays without elements; the list of leaves is enough to make them again.
         arrays = {name: x for name, x in flat.items() if x.size}
+        self._refuse_full_disk(step, sum(x.nbytes for x in arrays.values()))
         with _explained(f"cannot save step {step} to {self.folder}"):
             self._manager.save(
                 step,
@@ -73,6 +81,27 @@ class Checkpoints:
                     state=ocp.args.StandardSave(arrays), meta=ocp.args.JsonSave({**meta, "leaves": leaves})
                 ),
             )
+
+    def _refuse_full_disk(self, step: int, size: int) -> None:
+        needed, free = size + _OVERHEAD, shutil.disk_usage(self.folder).free
+        if free < needed:
+            raise CheckpointError(
+                f"cannot save step {step} to {self.folder}: {format_value(needed, 'bytes')} are needed and {format_value(free, 'bytes')} are "
+                f"free; {_DISK_FULL}"
+            )
+
+    @contextlib.contextmanager
+    def settled(self) -> Iterator[None]:
+        """Leave the body only when the last save is whole, also after an error, which is then the one that is told."""
+        try:
+            yield
+        except BaseException:
+            try:
+                self.wait()
+            except CheckpointError as second:
+                logger.error("%s", second)
+            raise
+        self.wait()
 
     def wait(self) -> None:
         """Wait for the save that is under way; raises CheckpointError when it failed."""
@@ -140,6 +169,11 @@ class Checkpoints:
         return f"delete {self.folder / str(step)}{back}"
 
 
+def _not_orbax(record: logging.LogRecord) -> bool:
+    """Orbax logs the traces of each of its threads when a write fails; here the failure is told once, as an error."""
+    return "/orbax/" not in record.pathname
+
+
 def _flat(tree: Any) -> dict[str, Any]:
     names = leaf_names([tree], [""])
     return dict(zip((name.lstrip("/") for name in names), jax.tree.leaves(tree), strict=True))
@@ -176,8 +210,8 @@ def _explained(what: str, remedy: str | None = None) -> Iterator[None]:
         cause = _root(error)
         number = getattr(cause, "errno", None)
         if number == errno.ENOSPC or "No space left" in str(cause) or "RESOURCE_EXHAUSTED" in str(cause):
-            remedy = "the disk is full: free some space and start again; earlier checkpoints are whole"
-        elif number in (errno.EACCES, errno.EROFS, errno.EPERM) or "PERMISSION_DENIED" in str(cause):
+            raise CheckpointError(f"{what}: no space left on device; {_DISK_FULL}") from error
+        if number in (errno.EACCES, errno.EROFS, errno.EPERM) or "PERMISSION_DENIED" in str(cause):
             remedy = "there is no write permission: choose another model_dir or change its owner"
         first = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
         raise CheckpointError(f"{what}: {first[:300]}" + (f"; {remedy}" if remedy else "")) from error

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import optax
 
-from systolic._errors import CheckpointError, InputError, TargetError
-from systolic._log import logger
+from systolic._errors import InputError, TargetError
 from systolic.estimator import _evaluate, _predict
-from systolic.estimator._checkpoint import Checkpoints
 from systolic.estimator._config import RunConfig
 from systolic.estimator._engine import Engine
 from systolic.estimator._folder import locked, prepare
@@ -263,7 +261,7 @@ class Estimator:
             if self.config.model_dir is not None:
                 stack.enter_context(locked(prepare(self.config.model_dir)))  # type: ignore[arg-type]
                 engine.checkpoints.clean()
-                stack.enter_context(_written(engine.checkpoints))
+                stack.enter_context(engine.checkpoints.settled())
             until = max_steps if steps is None else self.step + steps
             stop = stack.enter_context(stop_on_signal())
             run = stack.enter_context(Run(engine, (*self.hooks, *hooks), until))
@@ -304,20 +302,6 @@ class Estimator:
                 f"Estimator({mode.value}_batch_size): saw {size}, which {per} of {target.name} do not divide; "
                 f"use {f'{below} or ' if below else ''}{below + ways}"
             )
-
-
-@contextlib.contextmanager
-def _written(checkpoints: Checkpoints) -> Iterator[None]:
-    """Let go of the folder only when the last save is whole, also after an error, which is then the one that is told."""
-    try:
-        yield
-    except BaseException:
-        try:
-            checkpoints.wait()
-        except CheckpointError as second:
-            logger.error("%s", second)
-        raise
-    checkpoints.wait()
 
 
 def _positive(name: str, value: Any, where: str = "Estimator") -> int:
