@@ -69,8 +69,11 @@ class NNXAdapter:
         self._skeleton: _Skeleton | None = None
 
     def init(self, key: jax.Array, run: Callable[[Any], None]) -> tuple[PyTree, PyTree]:
-        skeleton = self._known_skeleton()
-        values = {path: _value(leaf) for path, leaf in _state(self._make(typed_key(key)))}
+        module = self._make(typed_key(key))
+        if self._skeleton is None:
+            self._skeleton = _skeleton_of(module)
+        skeleton = self._skeleton
+        values = {path: _value(leaf) for path, leaf in _state(module)}
         return tuple(
             nested({name: values[path] for name, path in skeleton.paths(group).items()}) for group in (_PARAM, _STATE)
         )
@@ -140,19 +143,21 @@ class NNXAdapter:
         return self._skeleton
 
     def _trace_skeleton(self) -> _Skeleton:
-        from flax import nnx
-
         found: list[_Skeleton] = []
 
         def trace(data: jax.Array) -> None:
-            module = self._make(jax.random.wrap_key_data(data))
-            leaves = {path: _describe(leaf) for path, leaf in _state(module)}
-            graphdef = nnx.graphdef(module)
-            _refuse_hidden_arrays(graphdef)
-            found.append(_Skeleton(graphdef, leaves))
+            found.append(_skeleton_of(self._make(jax.random.wrap_key_data(data))))
 
         jax.eval_shape(trace, jax.random.key_data(jax.random.key(0)))
         return found[0]
+
+
+def _skeleton_of(module: Any) -> _Skeleton:
+    from flax import nnx
+
+    graphdef = nnx.graphdef(module)
+    _refuse_hidden_arrays(graphdef)
+    return _Skeleton(graphdef, {path: _describe(leaf) for path, leaf in _state(module)})
 
 
 def _state(module: Any) -> Any:
