@@ -8,13 +8,15 @@ import json
 from typing import Any
 
 from systolic.cli._output import console
-from systolic.target import HARDWARE, Target, known_targets
+from systolic.target import HARDWARE, Hardware, Target, known_targets
 
 
 def targets(options: argparse.Namespace) -> int:
     """List generations and their sizes, or show one."""
     if options.name is None:
         return _all(options.json)
+    hardware: Hardware | None
+    facts: dict[str, Any]
     if options.name in HARDWARE:
         hardware, facts = HARDWARE[options.name], {"sizes": list(known_targets(options.name))}
     else:
@@ -64,7 +66,7 @@ _SHOWN = ("hbm_bytes", "peak_bf16", "peak_int8", "hbm_bandwidth", "ici_links")
 _BYTES = ("hbm_bytes", "vmem_bytes")
 
 
-def _details(hardware: Any) -> Any:
+def _details(hardware: Hardware) -> Any:
     from rich.table import Table
 
     table = Table(
@@ -93,7 +95,7 @@ def _value(field: str, value: Any) -> str:
     return f"{value / 1e6:.0f} MHz" if field == "clock_hz" else str(value)
 
 
-def _fields(hardware: Any) -> dict[str, Any] | None:
+def _fields(hardware: Hardware | None) -> dict[str, Any] | None:
     if hardware is None:
         return None
     listed = {field.name: getattr(hardware, field.name) for field in dataclasses.fields(hardware)}

@@ -103,9 +103,7 @@ def test_a_bad_file_is_explained(tmp_path, monkeypatch, name, text, message):
 def test_a_file_without_data_says_what_was_looked_for(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     file = tmp_path / "no_data.py"
-    file.write_text(
-        "import systolic as sl\ndef f():\n    return sl.Estimator((abs, abs), abs, train_batch_size=1)\n"
-    )
+    file.write_text("import systolic as sl\ndef f():\n    return sl.Estimator((abs, abs), abs, train_batch_size=1)\n")
     with pytest.raises(sl.InputError) as caught:
         locate(f"{file}:f").input_fn("predict")
     assert "f_predict_input_fn, predict_input_fn, f_eval_input_fn, eval_input_fn" in str(caught.value)
