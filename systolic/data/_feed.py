@@ -14,7 +14,9 @@ from typing import Any
 from ._prefetch import Prefetch, prefetch
 
 _CHEAP = 1e-3  # s an item: below it the loop makes its input itself
-_SLOW_ITEMS = 4  # dearer items than that, and the thread takes over; halved every _WINDOW items, so hiccups are forgiven
+_SLOW_ITEMS = (
+    4  # dearer items than that, and the thread takes over; halved every _WINDOW items, so hiccups are forgiven
+)
 _WINDOW = 64
 
 

@@ -99,7 +99,10 @@ def test_numbers_agree_with_the_compiler(generation):
     target = Target(known_targets(generation)[0])
     done = subprocess.run(
         [sys.executable, "-c", _MEASURE, target.name],
-        env={**os.environ, **compiler_environment(target)}, capture_output=True, text=True, timeout=120,
+        env={**os.environ, **compiler_environment(target)},
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     measured, row = json.loads(done.stdout), HARDWARE[generation]

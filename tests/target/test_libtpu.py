@@ -34,7 +34,10 @@ def _clean_environment() -> dict[str, str]:
 def _python(code: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
     return subprocess.run(
         [sys.executable, "-c", code, *arguments],
-        env={**_clean_environment(), **environment}, capture_output=True, text=True, timeout=120,
+        env={**_clean_environment(), **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
 
 

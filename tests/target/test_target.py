@@ -25,7 +25,10 @@ def _python(code: str, *arguments: str, **environment: str) -> subprocess.Comple
     kept = {name: value for name, value in os.environ.items() if name not in ("JAX_PLATFORMS", "XLA_FLAGS")}
     return subprocess.run(
         [sys.executable, "-c", code, *arguments],
-        env={**kept, "JAX_PLATFORMS": "cpu", **environment}, capture_output=True, text=True, timeout=120,
+        env={**kept, "JAX_PLATFORMS": "cpu", **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
 
 
