@@ -18,7 +18,7 @@ from systolic.data import ElementSpec
 from systolic.estimator._checkpoint import Checkpoints
 from systolic.estimator._config import RunConfig
 from systolic.estimator._mode import Mode
-from systolic.estimator._steps import State, Steps
+from systolic.estimator._steps import Clock, State, Steps
 from systolic.program import Program, ProgramSet
 from systolic.target import Target
 
@@ -88,7 +88,7 @@ class Engine:
 
     def step(self) -> int:
         """Steps done so far."""
-        return 0 if self.state is None else int(self.state["step"])
+        return 0 if self.state is None else int(Clock.unpack(np.asarray(self.state["clock"])).step)
 
     def rng(self) -> np.ndarray:
         """uint32 key data from the configured seed."""

@@ -11,8 +11,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from systolic._errors import InputError
 from systolic.data import Batch, Batches, ElementSpec, prefetch
+from systolic.estimator._dispatch import batch_tree
 from systolic.estimator._engine import Engine
-from systolic.estimator._feed import batch_tree
 from systolic.estimator._mode import Mode
 from systolic.estimator._totals import Totals
 

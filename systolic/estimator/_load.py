@@ -15,9 +15,9 @@ from systolic._errors import CheckpointError, InputError
 from systolic._log import Notices
 from systolic.data import Batches, ElementSpec
 from systolic.estimator import _metrics
+from systolic.estimator._dispatch import batch_tree
 from systolic.estimator._evaluate import refuse_scalar_loss
 from systolic.estimator._export import DESCRIPTION, FORMAT, WEIGHTS
-from systolic.estimator._feed import batch_tree
 from systolic.estimator._mode import Mode
 from systolic.estimator._spec import Finalizer
 from systolic.estimator._totals import Totals

@@ -1,8 +1,7 @@
 """The pure functions of a model: init, one training step, a loop of steps, evaluation and prediction of one batch.
 
 State is one pytree of plain arrays: ``params``, ``model_state`` (batch statistics and the like), ``opt_state``, ``ema``
-(when asked for), ``step`` (int32), ``rng`` (uint32 key data; the key of a step is folded from it and the step's number,
-so that a resumed run draws the same) and ``halted`` (bool: a loss was not finite, the state stands before that step).
+(when asked for) and ``clock`` (see :class:`Clock`).
 
 A batch is a dict of ``features``, ``labels`` (absent when there are none) and, where rows may be padding, ``mask``
 (bool, one per row).
@@ -12,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +27,33 @@ from systolic.estimator.adapters import Adapter
 
 State = dict[str, Any]
 BatchTree = Mapping[str, Any]
+
+
+class Clock(NamedTuple):
+    """Where training stands, kept as one small array: every array of the state costs host time at each dispatch.
+
+    Attributes:
+        step: steps done, uint32.
+        halted: 1 when a loss was not finite: the state stands as it was before that step; else 0, uint32.
+        rng: key data, uint32[n]; the key of a step is folded from it and ``step``, so that a resumed run draws the same.
+    """
+
+    step: Any
+    halted: Any
+    rng: Any
+
+    def pack(self) -> jax.Array:
+        """As one array, uint32[2 + n]."""
+        return jnp.concatenate([jnp.stack([self.step, self.halted]).astype(jnp.uint32), self.rng])
+
+    @classmethod
+    def unpack(cls, packed: Any) -> Clock:
+        """From what :meth:`pack` made."""
+        return cls(packed[0], packed[1], packed[2:])
+
+    def key(self) -> jax.Array:
+        """The PRNG key of the next step."""
+        return jax.random.fold_in(jax.random.wrap_key_data(self.rng), self.step)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,9 +98,7 @@ class Steps:
             "params": params,
             "model_state": model_state,
             "opt_state": () if self.optimizer is None else self.optimizer.init(params),
-            "step": jnp.zeros((), jnp.int32),
-            "rng": rng,
-            "halted": jnp.zeros((), jnp.bool_),
+            "clock": Clock(jnp.uint32(0), jnp.uint32(0), rng).pack(),
         }
         if self.ema is not None:
             state["ema"] = jax.tree.map(jnp.copy, params)
@@ -84,7 +108,8 @@ class Steps:
         """One step. Returns the new state and scalars: ``loss`` (NaN once halted), ``metrics`` (sums), ``learning_rate``."""
         if self.optimizer is None:
             raise InputError("Estimator(optimizer): training needs an optimizer; pass one, e.g. optax.adamw(1e-3)")
-        key = jax.random.fold_in(jax.random.wrap_key_data(state["rng"]), state["step"])
+        clock = Clock.unpack(state["clock"])
+        key = clock.key()
         loss, sums, grads, model_state = self._gradients(state, batch, spec, key)
         updates, opt_state = self.optimizer.update(grads, state["opt_state"], state["params"])
         new: State = {
@@ -94,7 +119,7 @@ class Steps:
         }
         if self.ema is not None:
             new["ema"] = optax.incremental_update(new["params"], state["ema"], 1.0 - self.ema)
-        halted = state["halted"]
+        halted = clock.halted != 0
         if self.guard:
             # The selects read what the update reads anyway: they fuse with it and cost no memory traffic.
             halted = halted | ~jnp.isfinite(loss)
@@ -102,7 +127,8 @@ class Steps:
                 name: jax.tree.map(lambda n, o: jnp.where(halted, o, n), tree, state[name])
                 for name, tree in new.items()
             }
-        new |= {"step": state["step"] + jnp.where(halted, 0, 1), "rng": state["rng"], "halted": halted}
+        moved = halted.astype(jnp.uint32)
+        new["clock"] = Clock(clock.step + 1 - moved, moved, clock.rng).pack()
         # One scalar tells the host both: the loss, and (as NaN, from then on) that the state stands still.
         outputs = {"loss": jnp.where(halted, jnp.nan, loss), "metrics": sums, **_learning_rate(opt_state)}
         return new, outputs

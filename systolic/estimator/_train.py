@@ -8,22 +8,24 @@ late, and only where something is to be logged or checked.
 from __future__ import annotations
 
 import collections
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import NamedSharding
 
 from systolic._errors import InputError, NonFiniteError
 from systolic.data import Batches, Feed
+from systolic.estimator._dispatch import Item, dispatcher
 from systolic.estimator._engine import Engine
-from systolic.estimator._feed import batch_tree
 from systolic.estimator._mode import Mode
 from systolic.estimator._nonfinite import first_nonfinite
 from systolic.estimator._run import Run
 from systolic.estimator._signals import StopRequest
+from systolic.estimator._steps import Clock
 from systolic.estimator._totals import combine
 
 _HELD_BYTES = 4 << 20
@@ -34,7 +36,7 @@ _SETTLE_SECONDS = 1.0  # results are read at least this often
 _REPORT_SECONDS = 0.05  # the progress line and the watchdog hear of the loop at most this often
 
 _Dispatch = tuple[int, int, Any, Any, tuple[float, float] | None]
-"""Step before it, steps, outputs, batch and, if it is to be logged, the time and the input-wait seconds so far."""
+"""Step before it, steps, outputs, group and, if it is to be logged, the time and the input-wait seconds so far."""
 
 
 class TrainLoop:
@@ -92,6 +94,8 @@ class TrainLoop:
         if engine.spec is None:
             engine.spec = spec
         self._refuse_padding_with_batch_statistics()
+        self._batch_bytes = max(1, _nbytes(spec.batched(engine.batch_sizes[Mode.TRAIN])))
+        self._path = dispatcher(self.size, self._batch_bytes)
         step = self._logged_step = engine.step()
         if self.until is not None and step >= self.until:
             # A run told to stop during its last evaluation was saved without it.
@@ -112,22 +116,22 @@ class TrainLoop:
 
     def _loop(self, feed: Feed, call: Callable, step: int) -> None:
         engine, run, stop, held = self.engine, self.run_, self.stop, self._held
-        log_every, looped, clock = engine.config.log_every, self.size > 1, time.monotonic
+        log_every, path, clock = engine.config.log_every, self._path, time.monotonic
         log_at, boundary = (step // log_every + 1) * log_every, self._next_boundary(step)
-        settle_at = report_at = clock() + _REPORT_SECONDS
-        most = 0
-        state, position = engine.state, None
-        for batch, count, position in feed:
-            state, outputs = call(state, batch, np.int32(count)) if looped else call(state, batch)
-            engine.state = state
-            before, step, now = step, step + count, clock()
+        now = clock()
+        settle_at = report_at = now + _REPORT_SECONDS
+        most = max(2 * _AHEAD * self.size, min(128 * self.size, _HELD_BYTES // self._batch_bytes))
+        position = None
+        for group, count, position in feed:
+            outputs = path.run(engine, call, group, count)
+            began, now, before, step = now, clock(), step, step + count
+            path.adapt(now - began)
             due = step >= log_at
-            held.append((before, count, outputs, batch, (now, feed.wait_seconds) if due else None))
+            held.append((before, count, outputs, group, (now, feed.wait_seconds) if due else None))
             if due:
                 log_at = (step // log_every + 1) * log_every
-            if len(held) >= most or now >= settle_at:
+            if step - held[0][0] >= most or now >= settle_at:
                 self._settle(len(held) - _AHEAD)
-                most = max(2 * _AHEAD, min(128, _HELD_BYTES // max(1, _nbytes(batch))))
                 settle_at = now + _SETTLE_SECONDS
             if now >= report_at:
                 run.step(step, self._newest_loss(), feed.wait_seconds)
@@ -174,52 +178,43 @@ class TrainLoop:
             self.engine.meta |= {"evaluated": step, "metrics": metrics}
             self.run_.evaluated(step, metrics)
 
-    def _groups(self, step: int) -> Iterator[tuple[Any, int, Any]]:
-        """(batch, steps, position after it), groups ending where a boundary is; runs ahead of the loop."""
-        looped, scalar = self.size > 1, Mode.TRAIN in self.engine.steps.scalar_loss
+    def _groups(self, step: int) -> Iterator[Item]:
+        """Groups of batches that end where a boundary or a record is; runs ahead of the loop."""
+        scalar, log_every = Mode.TRAIN in self.engine.steps.scalar_loss, self.engine.config.log_every
         while self.until is None or step < self.until:
-            boundary = self._next_boundary(step)
-            count = self.size if boundary < 0 else min(self.size, boundary - step)
-            try:
-                group = self.batches.next_group(count) if looped else next(self.batches)
-            except StopIteration:
+            ends = [(step // log_every + 1) * log_every] if self.size == 1 else [step + self.size]
+            if (boundary := self._next_boundary(step)) > 0:
+                ends.append(boundary)
+            item = self._path.read(self.batches, min(ends) - step, scalar)
+            if item is None:
                 return
-            if scalar and group.mask is not None and not group.mask.all():
-                raise InputError(
-                    "RunConfig(tail='pad'): model_fn returns a scalar loss, and a batch holds padding, so its mean would "
-                    "be over padding too. Return one loss per example (drop the .mean()), or use tail='carry'"
-                )
-            done = group.count if looped else 1
-            step += done
-            yield batch_tree(group), done, group.position
+            step += item[1]
+            yield item
 
-    def _put(self) -> Callable[[Any], Any]:
-        """Host batch to device, for the prefetch thread."""
-        rows = PartitionSpec(None, "data") if self.size > 1 else PartitionSpec("data")
-        sharding = NamedSharding(self.engine.target.mesh({"data": -1}), rows)
-        return lambda item: (jax.device_put(item[0], sharding), *item[1:])
+    def _put(self) -> Callable[[Item], Item]:
+        """Host batches to device, for the prefetch thread."""
+        sharding = NamedSharding(self.engine.target.mesh({"data": -1}), self._path.layout)
+        return lambda item: (jax.device_put(item[0], sharding), item[1], item[2])
 
     def _newest_loss(self) -> float | None:
         """The loss of the newest dispatch that is done, without waiting for one that is not."""
-        for _, count, outputs, *_ in reversed(self._held):
-            if outputs["loss"].is_ready():
-                return float(np.asarray(outputs["loss"]).reshape(-1)[count - 1])
-        return None
+        losses = (self._path.last_loss(outputs, count, wait=False) for _, count, outputs, *_ in reversed(self._held))
+        return next((loss for loss in losses if loss is not None), None)
 
     def _settle(self, count: int) -> None:
         """Read the results of the ``count`` oldest dispatches: stop on a bad loss, log what is due."""
         if count < 1:
             return
-        held, guard = self._held, self.engine.steps.guard
-        if guard and np.isnan(np.asarray(held[count - 1][2]["loss"]).reshape(-1)[held[count - 1][1] - 1]):
+        held, path = self._held, self._path
+        _, steps, outputs, *_ = held[count - 1]
+        if self.engine.steps.guard and math.isnan(path.last_loss(outputs, steps, wait=True)):
             self._explain_nonfinite()
         for _ in range(count):
-            first, done, outputs, _, when = held.popleft()
+            first, steps, outputs, _, when = held.popleft()
             if when is not None:
-                self._log(first + done, done, outputs, *when)
+                self._log(first + steps, path.scalars(outputs, steps), *when)
 
-    def _log(self, step: int, count: int, outputs: Any, now: float, wait: float) -> None:
-        outputs = jax.tree.map(lambda x: x[:count] if self.size > 1 else x[None], jax.device_get(outputs))
+    def _log(self, step: int, outputs: Any, now: float, wait: float) -> None:
         seconds = max(now - self._logged_at, 1e-9)
         kinds = self.engine.steps.finalizers[Mode.TRAIN]
         sums = combine(outputs["metrics"], kinds)
@@ -239,14 +234,13 @@ class TrainLoop:
         assert engine.spec is not None
         step = engine.step()
         message = f"the loss of step {step + 1} is not finite"
-        engine.state["halted"] = engine.place(np.zeros((), bool))  # a later call may train on, with other data
-        guilty = [(first, batch) for first, count, _, batch, _ in self._held if first <= step < first + count]
+        clock = Clock.unpack(np.asarray(engine.state["clock"]))._replace(halted=0)
+        engine.state["clock"] = engine.place(clock.pack())  # a later call may train on, with other data
+        guilty = [(first, group) for first, count, _, group, _ in self._held if first <= step < first + count]
         if guilty:
-            first, batch = guilty[0]
-            if self.size > 1:
-                batch = jax.tree.map(lambda x: x[step - first], batch)
-            state, batch = jax.device_get((engine.state, batch))
-            key = jax.random.fold_in(jax.random.wrap_key_data(state["rng"]), state["step"])
+            first, group = guilty[0]
+            state, batch = jax.device_get((engine.state, self._path.batch(group, step - first)))
+            key = clock.key()
 
             def loss(params: Any, model_state: Any, batch: Any) -> Any:
                 return engine.steps.loss(params, model_state, batch, engine.spec, key)[0]
@@ -273,5 +267,5 @@ class TrainLoop:
             )
 
 
-def _nbytes(tree: Any) -> int:
-    return sum(x.nbytes for x in jax.tree.leaves(tree))
+def _nbytes(structs: Any) -> int:
+    return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(structs))
