@@ -50,6 +50,10 @@ class Checkpoints:
         for partial in self.folder.glob("*.orbax-checkpoint-tmp*"):
             shutil.rmtree(partial, ignore_errors=True)
 
+    def refresh(self) -> None:
+        """Look at the folder again: another process may have written checkpoints since."""
+        self._manager.reload()
+
     def latest(self) -> int | None:
         """The newest complete checkpoint's step, or ``None``."""
         return self._manager.latest_step()

@@ -44,6 +44,7 @@ class Engine:
         meta: what is saved beside the state: ``position`` in the training data, ``evaluated`` (step of the last
             evaluation), ``metrics`` (its results), ``hooks``.
         compiles: every compile of this process.
+        trains: whether this process has trained the state; if not, evaluation follows another process's checkpoints.
     """
 
     def __init__(self, steps: Steps, config: RunConfig, batch_sizes: dict[Mode, int]) -> None:
@@ -54,6 +55,7 @@ class Engine:
         self.spec: ElementSpec | None = None
         self.state: State | None = None
         self.meta: dict[str, Any] = {}
+        self.trains = False
         self.compiles: list[Compiled] = []
         self._programs: dict[Any, Program] = {}
         self._shapes: dict[str, State] = {}
@@ -159,6 +161,10 @@ class Engine:
 
     def variables(self, spec: ElementSpec | None = None, require: bool = True) -> State:
         """Parameters (their moving average where one is kept) and model state, for evaluation and prediction."""
+        if self.state is not None and not self.trains and self.checkpoints is not None:
+            self.checkpoints.refresh()
+            if (self.checkpoints.latest() or 0) > self.step():
+                self.state = None
         state = self.ensure_state(spec, require)
         return {"params": state.get("ema", state["params"]), "model_state": state["model_state"]}
 

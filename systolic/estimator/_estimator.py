@@ -141,6 +141,7 @@ class Estimator:
         *,
         max_steps: int | None = None,
         epochs: int | None = None,
+        restart_data: bool = False,
         hooks: Sequence[Hook] = (),
     ) -> None:
         """Train on ``input_fn``, from the latest checkpoint of ``model_dir`` if there is one.
@@ -151,6 +152,8 @@ class Estimator:
             steps: how many more steps; ``max_steps``: up to this step in all; ``epochs``: passes over the data, in
                 addition to those of earlier calls (a restarted run counts those it has had). With none of them, one
                 epoch.
+            restart_data: begin ``input_fn`` at its first example instead of where training stopped; for going on with
+                other data, as in fine-tuning.
             hooks: called in addition to the Estimator's.
         """
         if steps is not None and max_steps is not None:
@@ -159,7 +162,7 @@ class Estimator:
             )
         if steps is None and max_steps is None and epochs is None:
             epochs = 1
-        self._train(input_fn, steps=steps, max_steps=max_steps, epochs=epochs, hooks=hooks)
+        self._train(input_fn, steps=steps, max_steps=max_steps, epochs=epochs, restart_data=restart_data, hooks=hooks)
 
     def evaluate(self, input_fn: Any, steps: int | None = None) -> dict[str, float]:
         """Exact metrics over one pass of ``input_fn`` (or its first ``steps`` batches): ``loss`` and the spec's."""
@@ -245,6 +248,7 @@ class Estimator:
         steps: int | None = None,
         max_steps: int | None = None,
         epochs: int | None = None,
+        restart_data: bool = False,
         hooks: Sequence[Hook] = (),
         eval_fn: Any = None,
         eval_every: int | None = None,
@@ -255,13 +259,16 @@ class Estimator:
                 _positive(name, value, "train")
         self._refuse_indivisible(Mode.TRAIN)
         engine = self._engine
-        if epochs is not None:
-            epochs = self._epochs = self._epochs + epochs
         with contextlib.ExitStack() as stack:
             if self.config.model_dir is not None:
                 stack.enter_context(locked(prepare(self.config.model_dir)))  # type: ignore[arg-type]
                 engine.checkpoints.clean()
                 stack.enter_context(engine.checkpoints.settled())
+            if restart_data and self.step:
+                engine.ensure_state()
+                engine.meta["position"], self._epochs = None, 0
+            if epochs is not None:
+                epochs = self._epochs = self._epochs + epochs
             until = max_steps if steps is None else self.step + steps
             stop = stack.enter_context(stop_on_signal())
             run = stack.enter_context(Run(engine, (*self.hooks, *hooks), until))

@@ -500,3 +500,31 @@ def test_an_evaluation_beside_a_training_run_leaves_its_unfinished_save_alone(tm
     assert (partial / "begun").exists()
     linear(tmp_path).train(lambda: DATA, steps=1)  # whoever trains holds the folder, and cleans it
     assert not partial.exists()
+
+
+def test_an_evaluation_follows_what_another_process_has_trained_since(tmp_path):
+    trainer, evaluator = linear(model_dir=tmp_path), linear(model_dir=tmp_path)
+    trainer.train(DATA, steps=5)
+    first = evaluator.evaluate(DATA)
+    trainer.train(DATA, steps=5)
+    assert evaluator.evaluate(DATA) != first
+    assert evaluator.step == 10
+    assert same_bits(weights(trainer), weights(evaluator))
+
+
+def test_training_can_go_on_with_other_data_from_its_first_example(tmp_path):
+    shorter = make_data(8, seed=5)
+    estimator = linear(model_dir=tmp_path)
+    estimator.train(DATA, steps=4)  # beyond the end of the shorter data
+    before = weights(estimator)
+    estimator.train(shorter, steps=2, restart_data=True)
+
+    other = linear()
+    other.train(shorter, steps=1)
+    other.state["params"] = jax.tree.map(jnp.array, before_tree(before, other.state["params"]))
+    other.train(shorter, steps=2, restart_data=True)
+    close(weights(estimator), weights(other))
+
+
+def before_tree(flat, like):
+    return jax.tree.unflatten(jax.tree.structure(like), list(flat.values()))
