@@ -57,7 +57,7 @@ class _Swap:
 
     def apply(self, value: Any) -> Any:
         """``value`` with the callbacks replaced; it comes back itself where there are none."""
-        if isinstance(value, core.ClosedJaxpr):
+        if isinstance(value, core.ClosedJaxpr) and value.jaxpr is not value:  # one class since JAX 0.12
             inner = self.apply(value.jaxpr)
             return value if inner is value.jaxpr else value.replace(jaxpr=inner)
         if isinstance(value, core.Jaxpr):
