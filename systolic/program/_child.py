@@ -94,7 +94,7 @@ def _schedule_anyway(lowered: Any) -> None:
     import jax
 
     try:
-        _compile(lowered, compiler_options("schedule") | compiler_options("fast"))
+        _compile(lowered, compiler_options("schedule"))
     except jax.errors.JaxRuntimeError as error:
         print("no schedule without the memory limit:", error, file=sys.stderr)
 

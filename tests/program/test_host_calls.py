@@ -53,7 +53,7 @@ def test_a_callback_in_a_gradient_and_under_shard_map():
     outside.defvjp(lambda x: (outside(x), None), lambda _, g: (2 * g,))
 
     def program(x):
-        mesh = jax.sharding.AbstractMesh((8,), ("data",))
+        mesh = jax.sharding.AbstractMesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
         y = jax.grad(lambda x: (outside(x) ** 2).sum())(x)
         return jax.shard_map(simulate, mesh=mesh, in_specs=P("data"), out_specs=P("data"))(y)
 
