@@ -222,23 +222,21 @@ def _check(console: Any, options: argparse.Namespace, run_dir: pathlib.Path) -> 
 
 
 def _show_predictions(console: Any, images: data.Images, predicted: list[Any]) -> None:
+    """The first rows, and some of the wrong ones."""
     from rich.table import Table
 
+    guesses = np.array([int(row["class"]) for row in predicted])
+    wrong = np.flatnonzero(guesses != images.held_out_labels)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("image", "predicted", "probability", "label"):
         table.add_column(column, justify="right")
-    for index, (row, label) in enumerate(zip(predicted[:8], images.held_out_labels)):
-        guess = int(row["class"])
-        table.add_row(
-            str(index),
-            images.classes[guess],
-            f"{row['probability'][guess]:.3f}",
-            images.classes[label],
-            style=None if guess == label else "red",
-        )
+    for index in [*range(min(4, len(predicted))), *(i for i in wrong[:4] if i >= 4)]:
+        guess, label = guesses[index], images.held_out_labels[index]
+        probability = f"{predicted[index]['probability'][guess]:.3f}"
+        style = None if guess == label else "red"
+        table.add_row(str(index), images.classes[guess], probability, images.classes[label], style=style)
     console.print(table)
-    wrong = sum(int(row["class"]) != label for row, label in zip(predicted, images.held_out_labels))
-    console.print(f"{len(predicted)} rows, {wrong} wrong")
+    console.print(f"{len(predicted)} rows, {len(wrong)} wrong")
 
 
 def _compare(loaded: Any, images: data.Images, predicted: list[Any]) -> float:
