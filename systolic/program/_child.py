@@ -34,13 +34,13 @@ def main(folder: pathlib.Path) -> int:
         _stage(folder, "compiling")
         compiled = _compile(lowered, compiler_options(job["depth"]))
     except jax.errors.JaxRuntimeError as error:
-        _refused(folder, str(error))
+        _tell(folder, "error", str(error))
         if "RESOURCE_EXHAUSTED" in str(error) and job["depth"] != "schedule":
             _stage(folder, "looking for the largest buffers")
             _schedule_anyway(lowered)
         return 0
-    except Exception as error:
-        _refused(folder, f"{type(error).__name__}: {error}")
+    except Exception as error:  # a full disk, a package that is missing: nothing that the compiler said
+        _tell(folder, "failed", f"{type(error).__name__}: {error}")
         return 0
     if job["depth"] != "schedule":
         _stage(folder, "reading the result")
@@ -99,8 +99,9 @@ def _schedule_anyway(lowered: Any) -> None:
         print("no schedule without the memory limit:", error, file=sys.stderr)
 
 
-def _refused(folder: pathlib.Path, message: str) -> None:
-    _write(folder / "result.json", json.dumps({"error": message}).encode())
+def _tell(folder: pathlib.Path, key: str, message: str) -> None:
+    """End without a program: ``error`` when the compiler refused it, ``failed`` when it never got to judge."""
+    _write(folder / "result.json", json.dumps({key: message}).encode())
 
 
 def _write_result(folder: pathlib.Path, compiled: Any) -> None:

@@ -126,7 +126,9 @@ def describe(
     Raises:
         ProgramTooLargeError: it does not fit the device's memory (depths fast and full).
         CompileTimeoutError: the compiler ran past its time limit.
-        CompileError: the compiler refused, crashed or needed too much of this machine's memory.
+        CompileError: the compiler refused.
+        CompilerCrash: its process died or failed; the program was not judged, and nothing is cached.
+        CompilerMemoryError: it needed too much of this machine's memory.
         TargetError: the axes do not fit the target, or libtpu is not installed and the cache does not know the program.
     """
     started = time.monotonic()
@@ -140,7 +142,7 @@ def describe(
         meta, files = run_compiler(
             exported.blob, name=name, target=target, axes=mesh_axes, donated=exported.donated, options=options
         )
-        if cache is not None:
+        if cache is not None and ("error" in meta or "hlo.txt.gz" in files):
             cache.store(key, meta, files)
     else:
         meta, files = found

@@ -31,6 +31,10 @@ class CompilerMemoryError(CompileError, MemoryError):
     """The compiler needed more of this machine's memory than it was allowed; nothing is known about the program."""
 
 
+class CompilerCrash(CompileError):
+    """The compiler's process died or failed for a reason that lies outside the program; nothing is known about it."""
+
+
 def run_compiler(
     blob: bytes,
     *,
@@ -43,13 +47,13 @@ def run_compiler(
     """Compile an exported module in a process of its own.
 
     Returns:
-        ``(meta, files)``: ``meta`` has ``memory`` and ``cost``, or ``error`` with the compiler's words; ``files`` has
-        ``hlo.txt.gz`` (the scheduled HLO, where there is one) and ``executable.bin`` (depths fast and full).
+        ``(meta, files)``: ``meta`` has ``memory`` and ``cost``, or ``error`` with the words of a compiler that refused
+        the program; ``files`` has ``hlo.txt.gz`` (the scheduled HLO, where there is one) and ``executable.bin`` (depths fast and full).
 
     Raises:
         CompileTimeoutError: the time limit passed.
         CompilerMemoryError: the compiler used more of this machine's memory than allowed.
-        CompileError: the compiler crashed.
+        CompilerCrash: the compiler's process died, was killed, or failed before the compiler could judge.
         TargetError: libtpu is not installed.
     """
     with _job_folder() as folder:
@@ -129,10 +133,16 @@ def _collect(
         files["hlo.txt.gz"] = gzip.compress(schedule.read_bytes(), compresslevel=3)
     result = folder / "result.json"
     if result.exists():
-        return json.loads(result.read_text()), files
+        meta = json.loads(result.read_text())
+        if "failed" in meta:
+            raise CompilerCrash(
+                f"program {name!r}: the process that compiles for {target.name} failed, the program was not judged: "
+                f"{meta['failed']}"
+            )
+        return meta, files
     if schedule is not None and child.returncode == -signal.SIGKILL:  # stopped by us, with the schedule in hand
         return {}, files
-    raise CompileError(_crash(child.returncode, folder / "log", name, target))
+    raise CompilerCrash(_crash(child.returncode, folder / "log", name, target))
 
 
 def _crash(status: int, log: pathlib.Path, name: str, target: Target) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -18,7 +20,7 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from systolic import _errors
-from systolic.program import CompileOptions, Program
+from systolic.program import CompileOptions, CompilerCrash, Program, _child, _runner
 from systolic.program import _described as described_module
 from systolic.program._quick_trace import quick_trace
 from systolic.program._runner import _sweep
@@ -197,11 +199,52 @@ def test_a_compiler_that_dies_is_an_error_and_the_caller_lives_on(fresh_cache, n
         for child in compilers(os.getpid()):
             os.kill(child, number)
 
-    with pytest.raises(_errors.CompileError, match=r"killed from outside|crashed \(SIGABRT\)") as caught:
+    with pytest.raises(CompilerCrash, match=r"killed from outside|crashed \(SIGABRT\)") as caught:
         a_layer().compile("v5e-8", CompileOptions(on_progress=strike))
     assert "program 'layer'" in str(caught.value)
     assert not compilers(os.getpid())
     assert not list(fresh_cache.glob("described/*"))
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "kept"),
+    [
+        ({"failed": "OSError: [Errno 28] No space left on device"}, CompilerCrash, 0),
+        ({"failed": "ImportError: no module"}, CompilerCrash, 0),
+        ({"error": "UNIMPLEMENTED: no such operation"}, _errors.CompileError, 1),
+    ],
+)
+def test_only_what_the_compiler_itself_says_is_remembered(fresh_cache, monkeypatch, said, kind, kept):
+    script = f"import pathlib, sys; pathlib.Path(sys.argv[1], 'result.json').write_text({json.dumps(said)!r})"
+    start = subprocess.Popen
+    monkeypatch.setattr(
+        _runner.subprocess,
+        "Popen",
+        lambda command, **options: start([sys.executable, "-c", script, command[-1]], **options),
+    )
+    with pytest.raises(_errors.CompileError, match=re.escape(next(iter(said.values())).split(": ")[1])) as caught:
+        a_layer().compile("v5e-8")
+    assert type(caught.value) is kind
+    assert len(list(fresh_cache.glob("described/*"))) == kept
+
+
+def test_a_failure_in_the_compilers_process_is_told_apart_from_a_refusal(tmp_path, monkeypatch):
+    job = {"parent": os.getppid(), "target": "v5e-1", "axes": {"data": 1}, "name": "p", "donated": [], "depth": "full"}
+    (tmp_path / "job.json").write_text(json.dumps(job))
+    (tmp_path / "program.bin").write_bytes(b"")
+    for error, key in ((OSError(28, "No space left"), "failed"), (jax.errors.JaxRuntimeError("INTERNAL: no"), "error")):
+
+        def fail(*_, error=error):
+            raise error
+
+        monkeypatch.setattr(_child, "_die_with", lambda parent: None)
+        monkeypatch.setattr(_child, "_lower", fail)
+        enabled = jax.config.jax_enable_compilation_cache
+        try:
+            assert _child.main(tmp_path) == 0
+        finally:
+            jax.config.update("jax_enable_compilation_cache", enabled)
+        assert list(json.loads((tmp_path / "result.json").read_text())) == [key]
 
 
 def test_the_time_limit_stops_the_compiler(fresh_cache):
