@@ -11,7 +11,7 @@ from systolic.check._hlo import parse
 from systolic.check._liveness import walk
 from systolic.check._memory import MemoryReport, memory_report
 from systolic.check._result import ProgramCheck, StepBound, Verdict
-from systolic.program import CompileOptions, Description, Program, ProgramTooLargeError
+from systolic.program import CompileOptions, CompilerCrash, Description, Program, ProgramTooLargeError
 from systolic.target import Hardware, Target
 
 
@@ -41,7 +41,7 @@ def _attempt(blank: ProgramCheck, program: Program, target: Target, options: Com
         compiled = program.compile(target, options)
     except ProgramTooLargeError as error:
         return _too_large(blank, error, target)
-    except (CompileTimeoutError, MemoryError) as error:  # this machine gave up, not the compiler
+    except (CompileTimeoutError, CompilerCrash, MemoryError) as error:  # no word about the program
         return dataclasses.replace(blank, verdict=Verdict.UNKNOWN, reason=str(error))
     except CompileError as error:
         return dataclasses.replace(blank, verdict=Verdict.REFUSED, reason=str(error))

@@ -2,7 +2,8 @@
 
 Memory grows nearly linearly with the batch until the compiler starts to recompute, so each guess is interpolated
 between the largest batch known to fit and the smallest known not to. Guesses stop at the schedule, which takes seconds;
-the answer is confirmed with generated code.
+the answer is confirmed with generated code. A size that could not be checked ends the search: it is no word about
+memory, and the sizes around it stay unknown.
 """
 
 from __future__ import annotations
@@ -62,29 +63,38 @@ def largest_batch(search: BatchSearch, target: Target, options: CompileOptions, 
         guess = _between(fits, too_large, below, above, failed.capacity)
         trial = _try(search, guess * multiple, target, schedule)
         trials.append(trial)
+        if trial.unknown:
+            break
         if trial.fits:
             fits, below = guess, trial.needed or below
         else:
             too_large, above = guess, trial.needed
     confirmed = False
-    while fits > 0 and not confirmed and len(trials) < search.trials + 3:
+    while fits > 0 and not confirmed and len(trials) < search.trials + 3 and not _stopped(trials):
         trial = _try(search, fits * multiple, target, dataclasses.replace(options, depth="fast"))
         trials.append(trial)
         confirmed = trial.fits
-        if not confirmed:
+        if not confirmed and not trial.unknown:
+            too_large = fits
             fits = min(fits - 1, int(fits * _shrink(trial.needed, failed.capacity)))
     return Fit(
         asked=search.batch_size,
-        largest=fits * multiple if confirmed else None,
+        largest=fits * multiple if confirmed or (fits > 0 and _stopped(trials)) else None,
         multiple=multiple,
         confirmed=confirmed,
         trials=tuple(trials),
+        too_large=too_large * multiple,
     )
+
+
+def _stopped(trials: list[Trial]) -> bool:
+    return bool(trials and trials[-1].unknown)
 
 
 def _try(search: BatchSearch, batch_size: int, target: Target, options: CompileOptions) -> Trial:
     check = analyse(search.program_at(batch_size), target, options)
-    return Trial(batch_size, check.needed, check.verdict is Verdict.FITS, options.depth)
+    unknown = (check.reason or "it could not be checked") if check.verdict is Verdict.UNKNOWN else ""
+    return Trial(batch_size, check.needed, check.verdict is Verdict.FITS, options.depth, unknown)
 
 
 def _shrink(needed: int | None, capacity: int | None) -> float:

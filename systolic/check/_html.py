@@ -69,7 +69,13 @@ def _chapter(out: Page, result: ProgramCheck) -> None:
     if result.fit is not None:
         out.add_text(fit_text(result), "note")
         rows = [
-            (t.batch_size, size(t.needed), "fits" if t.fits else "does not fit", t.depth) for t in result.fit.trials
+            (
+                t.batch_size,
+                size(t.needed),
+                "fits" if t.fits else "not checked" if t.unknown else "does not fit",
+                t.depth,
+            )
+            for t in result.fit.trials
         ]
         out.add_table(("batch size", "needed per device", "", "depth"), rows, "rr")
     cached = ", from the cache" if result.cache == "hit" else ""

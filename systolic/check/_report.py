@@ -108,10 +108,21 @@ def fit_text(result: ProgramCheck) -> str:
     """One sentence about the largest batch that fits; empty where it was not searched for."""
     if result.fit is None:
         return ""
-    if result.fit.largest is None:
-        return f"no batch size down to {result.fit.multiple} was found to fit (asked: {result.fit.asked})"
+    fit = result.fit
+    if not fit.open and not fit.unknown and fit.largest is not None:
+        return f"largest batch that fits: {fit.largest} (asked: {fit.asked}; multiples of {fit.multiple})"
+    if fit.unknown:
+        found = "no batch size was found to fit" if fit.largest is None else f"a batch of {fit.largest} fits"
+        how = "" if fit.confirmed or fit.largest is None else " by its schedule"
+        return (
+            f"{found}{how}, one of {fit.too_large} does not, and what lies between is open: the search stopped at "
+            f"{fit.trials[-1].batch_size}, which could not be checked (asked: {fit.asked}): {fit.unknown}"
+        )
+    if fit.largest is None:
+        return f"no batch size down to {fit.multiple} was found to fit (asked: {fit.asked})"
     return (
-        f"largest batch that fits: {result.fit.largest} (asked: {result.fit.asked}; multiples of {result.fit.multiple})"
+        f"a batch of {fit.largest} fits, one of {fit.too_large} does not, and what lies between was not tried "
+        f"(asked: {fit.asked}; multiples of {fit.multiple})"
     )
 
 

@@ -45,12 +45,14 @@ class Trial:
         needed: bytes per device; ``None`` where the compiler did not say.
         fits: whether it does.
         depth: at which it was compiled.
+        unknown: why it could not be checked (the compiler crashed or ran out of time); empty where it was.
     """
 
     batch_size: int
     needed: int | None
     fits: bool
     depth: str
+    unknown: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,10 +61,11 @@ class Fit:
 
     Attributes:
         asked: the global batch size that does not fit.
-        largest: the largest that was found to fit, a multiple of ``multiple``; ``None`` where none does.
+        largest: the largest that was found to fit, a multiple of ``multiple``; ``None`` where none was.
         multiple: the step between batch sizes.
         confirmed: whether code was generated for ``largest``, or only a schedule looked at.
         trials: what was tried, in order.
+        too_large: the smallest that is known not to fit, a multiple of ``multiple``.
     """
 
     asked: int
@@ -70,6 +73,17 @@ class Fit:
     multiple: int
     confirmed: bool
     trials: tuple[Trial, ...]
+    too_large: int
+
+    @property
+    def open(self) -> bool:
+        """Whether there are sizes between :attr:`largest` and :attr:`too_large` of which nothing is known."""
+        return self.too_large - (self.largest or 0) > self.multiple
+
+    @property
+    def unknown(self) -> str:
+        """Why the search stopped at a size that could not be checked; empty where it did not."""
+        return self.trials[-1].unknown if self.trials else ""
 
 
 @dataclasses.dataclass(frozen=True)

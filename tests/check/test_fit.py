@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from types import SimpleNamespace
 
@@ -10,6 +11,7 @@ import pytest
 from systolic._errors import InputError
 from systolic.check import BatchSearch, ProgramCheck, Verdict
 from systolic.check import _fit as fit_module
+from systolic.check._report import fit_text
 from systolic.program import CompileOptions
 from systolic.target import Target
 
@@ -78,6 +80,38 @@ def test_a_time_box_still_gives_a_batch_that_fits(monkeypatch):
 
 def test_the_multiple_can_be_given(monkeypatch):
     assert search(monkeypatch, lambda n: float(n), wanted=4096, multiple=96, trials=20).largest == 960
+
+
+@pytest.mark.parametrize("crash_at", ["schedule", "fast"])
+def test_a_size_that_cannot_be_checked_stops_the_search_and_leaves_it_open(monkeypatch, crash_at):
+    """1 byte an example and room for 1000: every schedule above 400 crashes, or the confirmation does."""
+
+    def analyse(program, target, options):
+        crash = options.depth == crash_at and program.size > 400
+        verdict = Verdict.UNKNOWN if crash else Verdict.FITS if program.size <= CAPACITY else Verdict.TOO_LARGE
+        return SimpleNamespace(needed=None if crash else program.size, verdict=verdict, reason="the compiler crashed")
+
+    monkeypatch.setattr(fit_module, "analyse", analyse)
+    failed = ProgramCheck(
+        program="train", target="v5e-8", devices=8, verdict=Verdict.TOO_LARGE, reason="", depth="fast", cache="miss",
+        seconds=1.0, needed=8000, capacity=CAPACITY,
+    )  # fmt: skip
+    found = fit_module.largest_batch(
+        BatchSearch(lambda size: SimpleNamespace(size=size), 8000, trials=20), TARGET, CompileOptions(), failed
+    )
+    assert [bool(trial.unknown) for trial in found.trials] == [False] * (len(found.trials) - 1) + [True]
+    assert not found.confirmed
+    assert found.largest == (None if crash_at == "schedule" else 1000)
+    assert found.too_large == (8000 if crash_at == "schedule" else 1008)
+    text = fit_text(dataclasses.replace(failed, fit=found))
+    assert "largest batch that fits" not in text
+    assert "is open: the search stopped at" in text
+    assert text.endswith("the compiler crashed")
+
+
+def test_a_search_out_of_trials_says_that_sizes_between_were_not_tried(monkeypatch):
+    found = search(monkeypatch, lambda n: float(n), wanted=1 << 22, trials=1)
+    assert found.largest is None or found.open
 
 
 @pytest.mark.parametrize("bad", [{"batch_size": 0}, {"multiple": 0}, {"trials": 0}])
