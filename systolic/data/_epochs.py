@@ -65,8 +65,9 @@ class Epochs:
         return {"epoch": 0, "element": 0, "row": 0, "example": 0} if self._start is None else self._start
 
     def close(self) -> None:
+        """No more epochs. An iterator that was given as it is stays open: it is its owner's."""
         self.over = True
-        if self.reader is not None:
+        if self.reader is not None and not hasattr(self._input_fn, "__next__"):
             self.reader.close()
 
     def _open(self, start: dict[str, Any] | None) -> Reader:

@@ -8,6 +8,7 @@ anything.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from typing import Any, Protocol
 
@@ -117,6 +118,8 @@ class StreamReader:
         self._element = 0  # elements wholly read
         self._row = 0  # rows read of the element in hand
         self._rest: tuple[list[np.ndarray], int | None] | None = None  # the element in hand
+        self._recent: deque[Any] = deque(maxlen=4)  # the first array of the last elements
+        self._reuses = False  # whether the source fills its arrays anew
         self._ended = False  # some iterators begin again when they are asked after their end
         self._state: tuple[int, Any] = (0, None)  # (element number, encoded state of the iterator just before it)
         self.rows_read = 0
@@ -201,8 +204,21 @@ class StreamReader:
 
     def close(self) -> None:
         close = getattr(self.iterator, "close", None)
-        if close is not None:
+        if close is None:
+            return
+        try:
             close()
+        except ValueError as error:
+            if "already executing" not in str(error):  # by a thread that waits in it and cannot be ended
+                raise
+
+    def _own(self, leaves: list[Any]) -> list[Any]:
+        """Copies, once the source is seen to fill the same arrays anew: batches that are held would change under us."""
+        if not self._reuses:
+            first = leaves[0]
+            self._reuses = any(first is leaf or _same_memory(first, leaf) for leaf in self._recent)
+            self._recent.append(first)
+        return [np.array(leaf) if isinstance(leaf, np.ndarray) else leaf for leaf in leaves] if self._reuses else leaves
 
     def _read_examples(self, want: int) -> list[np.ndarray] | None:
         out = [np.empty((want, *spec.shape), spec.dtype_host) for spec in self._door.specs]
@@ -236,7 +252,7 @@ class StreamReader:
                 raise self._raised(error, f"at element {self._element}") from error
             leaves, rows = self._door.admit(element, self._epoch, self.rows_read)
             if rows != 0:
-                self._rest = leaves, rows
+                self._rest = (leaves if rows is None else self._own(leaves)), rows
                 return True
             self._element += 1
         return False
@@ -247,6 +263,11 @@ class StreamReader:
             f"input: {type(error).__name__} raised {place}{epoch}, after {self.rows_read} examples: {error}. The "
             "error is in the code that yields the data; its own traceback comes first"
         )
+
+
+def _same_memory(one: Any, two: Any) -> bool:
+    base = getattr(one, "base", None)
+    return base is not None and base is getattr(two, "base", None) and one.ctypes.data == two.ctypes.data
 
 
 def _stream_of_iterable(source: Any) -> Stream:

@@ -17,8 +17,8 @@ _LONGEST_BURST = 32  # steps
 _BRISK, _SLOW = 2e-3, 2e-2  # s a group: bursts grow below the one and shrink above the other
 _BURST_BYTES = 1 << 20
 
-Item = tuple[Any, int, Any]
-"""What a dispatcher makes of the input: batches as the program takes them, steps, data position after them."""
+Item = tuple[Any, int, list[Any]]
+"""What a dispatcher makes of the input: batches as the program takes them, steps, data positions as they are done."""
 
 
 class Dispatcher(Protocol):
@@ -29,8 +29,11 @@ class Dispatcher(Protocol):
     def read(self, batches: Batches, most: int, scalar: bool) -> Item | None:
         """The next group of at most ``most`` steps; ``None`` at the end of the data. ``scalar``: padding is refused."""
 
-    def run(self, engine: Engine, call: Callable[..., Any], group: Any, count: int) -> Any:
-        """Dispatch the group; the engine's state is the newest whatever happens. Returns the steps' outputs."""
+    def run(self, engine: Engine, call: Callable[..., Any], group: Any, count: int, positions: list[Any]) -> Any:
+        """Dispatch the group; whatever happens, the engine's state and data position belong together afterwards.
+
+        Returns the steps' outputs.
+        """
 
     def scalars(self, outputs: Any, count: int) -> Any:
         """Outputs to log, on the host, stacked along a leading dimension; waits for them."""
@@ -45,9 +48,9 @@ class Dispatcher(Protocol):
         """Told how long a group took."""
 
 
-def dispatcher(steps_per_loop: int, batch_bytes: int) -> Dispatcher:
-    """The dispatcher for a run whose batches have so many bytes."""
-    return DeviceLoop() if steps_per_loop > 1 else SingleSteps(batch_bytes)
+def dispatcher(steps_per_loop: int, batch_bytes: int, bursts: bool) -> Dispatcher:
+    """The dispatcher for a run whose batches have so many bytes; without ``bursts``, each step is waited for."""
+    return DeviceLoop() if steps_per_loop > 1 else SingleSteps(batch_bytes if bursts else _BURST_BYTES)
 
 
 class DeviceLoop:
@@ -60,10 +63,11 @@ class DeviceLoop:
             group = batches.next_group(min(most, batches.stack))
         except StopIteration:
             return None
-        return batch_tree(group, scalar), group.count, group.position
+        return batch_tree(group, scalar), group.count, [group.position]
 
-    def run(self, engine: Engine, call: Callable[..., Any], group: Any, count: int) -> Any:
+    def run(self, engine: Engine, call: Callable[..., Any], group: Any, count: int, positions: list[Any]) -> Any:
         engine.state, outputs = call(engine.state, group, np.int32(count))
+        engine.meta["position"] = positions[-1]
         return outputs
 
     def scalars(self, outputs: Any, count: int) -> Any:
@@ -93,13 +97,14 @@ class SingleSteps:
         self._longest = max(1, min(_LONGEST_BURST, _BURST_BYTES // max(1, batch_bytes)))
 
     def read(self, batches: Batches, most: int, scalar: bool) -> Item | None:
-        group, position = [], None
+        group: list[Any] = []
+        positions = []
         for _, batch in zip(range(min(most, self._burst)), batches, strict=False):  # the range first: none is lost
             group.append(batch_tree(batch, scalar))
-            position = batch.position
-        return (group, len(group), position) if group else None
+            positions.append(batch.position)
+        return (group, len(group), positions) if group else None
 
-    def run(self, engine: Engine, call: Callable[..., Any], group: Any, count: int) -> Any:
+    def run(self, engine: Engine, call: Callable[..., Any], group: Any, count: int, positions: list[Any]) -> Any:
         state, outputs = engine.state, []
         try:
             for batch in group:
@@ -107,6 +112,8 @@ class SingleSteps:
                 outputs.append(scalars)
         finally:
             engine.state = state
+            if outputs:
+                engine.meta["position"] = positions[len(outputs) - 1]
         return outputs
 
     def scalars(self, outputs: Any, count: int) -> Any:

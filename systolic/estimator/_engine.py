@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import pathlib
 import time
 from typing import Any
@@ -21,9 +22,6 @@ from systolic.estimator._mode import Mode
 from systolic.estimator._steps import Clock, State, Steps
 from systolic.program import Program, ProgramSet
 from systolic.target import Target
-
-VARIABLES = ("params", "model_state", "ema")
-"""The parts of the state that evaluation, prediction and export need."""
 
 
 @dataclasses.dataclass
@@ -59,6 +57,7 @@ class Engine:
         self.compiles: list[Compiled] = []
         self._programs: dict[Any, Program] = {}
         self._shapes: dict[str, State] = {}
+        self._latest: dict[str, Any] = {}
         self._target: Target | None = None
         self._checkpoints: Checkpoints | None = None
 
@@ -159,12 +158,19 @@ class Engine:
             logger.info("restored step %d from %s", step, self.checkpoints.folder)
         return self.state
 
+    def follow(self) -> None:
+        """Let go of a state that another process has trained on: the next use restores its newer checkpoint."""
+        if self.state is None or self.config.model_dir is None or self.checkpoints is None:
+            return
+        self.checkpoints.refresh()
+        if (latest := self.checkpoints.latest() or 0) > self.step():
+            logger.info("following %s from step %d to %d", self.config.model_dir, self.step(), latest)
+            self.state = None
+
     def variables(self, spec: ElementSpec | None = None, require: bool = True) -> State:
         """Parameters (their moving average where one is kept) and model state, for evaluation and prediction."""
-        if self.state is not None and not self.trains and self.checkpoints is not None:
-            self.checkpoints.refresh()
-            if (self.checkpoints.latest() or 0) > self.step():
-                self.state = None
+        if not self.trains:
+            self.follow()
         state = self.ensure_state(spec, require)
         return {"params": state.get("ema", state["params"]), "model_state": state["model_state"]}
 
@@ -193,10 +199,11 @@ class Engine:
         """The compiled Program on the run's target (or, with ``eager``, the bare function)."""
         program = self.program(name, spec)
         if self.config.eager:
-            return program
+            return functools.partial(_run_on, self.target.devices()[0], program)
         started = time.monotonic()
         executable = program.compile(self.target)
-        if not any(c.program == program.name for c in self.compiles):
+        if executable is not self._latest.get(program.name):
+            self._latest[program.name] = executable
             self.compiles.append(Compiled(program.name, executable.seconds, executable.cache))
             logger.info("compiled %s in %.2f s (cache %s)", program.name, time.monotonic() - started, executable.cache)
         return executable
@@ -264,3 +271,8 @@ class Engine:
             out_specs=PartitionSpec(),
             **common,
         )
+
+
+def _run_on(device: Any, program: Program, *args: Any) -> Any:
+    with jax.default_device(device):
+        return program(*args)

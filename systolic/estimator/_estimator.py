@@ -131,7 +131,7 @@ class Estimator:
 
     @property
     def state(self) -> Any:
-        """The state pytree on the device (params, model_state, opt_state, step, …), or ``None`` before training."""
+        """The state on the device (``params``, ``model_state``, ``opt_state``, ``clock``, ``ema``); ``None`` before any."""
         return self._engine.state
 
     def train(
@@ -169,7 +169,7 @@ class Estimator:
         self._refuse_indivisible(Mode.EVAL)
         with stop_on_signal() as stop:
             result = _evaluate.evaluate(self._engine, input_fn, steps, stop=lambda: bool(stop))
-            if result is None:
+            if stop:
                 stop.finish()
         assert result is not None
         return result
@@ -264,6 +264,7 @@ class Estimator:
                 stack.enter_context(locked(prepare(self.config.model_dir)))  # type: ignore[arg-type]
                 engine.checkpoints.clean()
                 stack.enter_context(engine.checkpoints.settled())
+                engine.follow()
             if restart_data and self.step:
                 engine.ensure_state()
                 engine.meta["position"], self._epochs = None, 0
@@ -297,6 +298,8 @@ class Estimator:
                     engine.checkpoints.wait()
             if stop:
                 stop.finish()
+        if stop:  # asked for while the summary was being written
+            stop.finish()
         return dict(engine.meta.get("metrics") or {})
 
     def _refuse_indivisible(self, mode: Mode) -> None:

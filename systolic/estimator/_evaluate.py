@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -44,7 +45,10 @@ def evaluate(
     totals: Totals | None = None
     held: collections.deque[Any] = collections.deque()
     done = 0
-    with prefetch(limited(batches, steps), put_rows(engine), depth=engine.config.prefetch) as feed:
+    with (
+        contextlib.closing(batches),
+        prefetch(limited(batches, steps), put_rows(engine), depth=engine.config.prefetch) as feed,
+    ):
         for batch, count, _ in feed:
             if stop():
                 return None
@@ -78,7 +82,8 @@ def put_rows(engine: Engine, masked: bool = True) -> Callable[[Batch], tuple[Any
 
     def put(batch: Batch) -> tuple[Any, int, Batch]:
         tree = batch_tree(batch if masked else batch._replace(mask=None))
-        return jax.device_put(tree, sharding), batch.count, batch
+        # Copied and complete before the next batch is read: a generator may use its buffers again.
+        return jax.block_until_ready(jax.device_put(tree, sharding, may_alias=False)), batch.count, batch
 
     return put
 

@@ -37,7 +37,10 @@ class Hook:
         """Before the first step, after a checkpoint (if any) has been restored."""
 
     def after_steps(self, run: Run, step: int, metrics: Metrics) -> None:
-        """After each device loop; ``step`` is the number of steps done, ``metrics`` those logged, or empty."""
+        """When a training record is written, every ``RunConfig.log_every`` steps: ``metrics`` are those of ``step``.
+
+        The device runs ahead of the records, so training stands a few steps further on; ``run.stop`` ends it there.
+        """
 
     def after_evaluate(self, run: Run, step: int, metrics: Metrics) -> None:
         """After an evaluation at ``step``; ``metrics`` are exact over the whole evaluation set."""

@@ -13,7 +13,25 @@ import jax
 import jax.extend
 import numpy as np
 
+from systolic.data import ElementSpec
+from systolic.estimator._steps import Clock, Steps
 from systolic.program import leaf_names
+
+
+def nonfinite_step(steps: Steps, state: Any, batch: Any, spec: ElementSpec, number: int) -> str:
+    """Say what went bad in a training step: ``state`` stands before it, ``batch`` is its input, both on the host."""
+    key = Clock.unpack(state["clock"]).key()
+    args = state["params"], state["model_state"], batch
+    names = ("params", "model_state", "batch")
+
+    def loss(params: Any, model_state: Any, batch: Any) -> Any:
+        return steps.loss(params, model_state, batch, spec, key)[0]
+
+    if found := first_nonfinite(loss, *args, names=names):
+        return f"the loss of step {number} is not finite: {found}"
+    if found := first_nonfinite(jax.grad(loss), *args, names=names):
+        return f"the gradient of step {number} is not finite, though its loss is: {found}"
+    return f"step {number} is not finite, though every value is when it is computed operation by operation"
 
 
 def first_nonfinite(fn: Callable[..., Any], *args: Any, names: tuple[str, ...]) -> str | None:

@@ -35,22 +35,27 @@ class Precision:
         return _cast(tree, jnp.bfloat16, jnp.float32) if self.compute == "bfloat16" else tree
 
     def wrap(self, bound: Any) -> Any:
-        """``bound``, its call returning float32."""
+        """``bound``, whose call, and those of its methods and parts, take the compute dtype and return float32."""
         return _Widened(bound, self) if self.compute == "bfloat16" else bound
 
 
 class _Widened:
-    """A bound model whose call returns float32; everything else is the model's own."""
+    """A bound model (or a method or part of it) whose calls compute narrowly and return float32."""
 
     def __init__(self, bound: Any, precision: Precision) -> None:
-        self._bound = bound
-        self._precision = precision
+        object.__setattr__(self, "_bound", bound)
+        object.__setattr__(self, "_precision", precision)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        args, kwargs = self._precision.narrow((args, kwargs))
         return self._precision.widen(self._bound(*args, **kwargs))
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._bound, name)
+        value = getattr(self._bound, name)
+        return _Widened(value, self._precision) if callable(value) else value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._bound, name, value)
 
 
 def _cast(tree: Any, source: Any, wanted: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -36,8 +37,16 @@ def predict(engine: Engine, input_fn: Any) -> Iterator[Any]:
     variables = engine.variables(spec)
     program = engine.executable("predict", spec)
     held: collections.deque[Any] = collections.deque()
-    with prefetch(limited(batches, None), put_rows(engine, masked=False), depth=engine.config.prefetch) as feed:
+    with (
+        contextlib.closing(batches),
+        prefetch(limited(batches, None), put_rows(engine, masked=False), depth=engine.config.prefetch) as feed,
+    ):
         for batch, count, host in feed:
+            if jax.tree.leaves(variables)[0].is_deleted():
+                raise InputError(
+                    "predict: the model was trained on while its predictions were being read, and the parameters they "
+                    "come from are gone; read them to the end first, or call predict again"
+                )
             held.append((program(variables, batch), count, host.host))
             if len(held) > _AHEAD:
                 yield from rows(*held.popleft())

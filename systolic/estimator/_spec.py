@@ -32,7 +32,7 @@ class EstimatorSpec:
     metrics: ``name -> array [batch, ...]`` (reported as its weighted mean) or ``name ->`` :class:`Metric`.
     weights: None, or an array whose shape is a prefix of the loss's: ``[batch]``, ``[batch, sequence]`` (zero for
       padded tokens). Also weighs metrics given as plain arrays; a :class:`Metric` brings its own.
-      With a dict of losses, one array for all or a dict of the same names.
+      With a dict of losses, one array for all or a dict of the same names. Weights are constants to the gradient.
     """
 
     loss: Any = None
@@ -156,6 +156,7 @@ def reduce_loss(spec: EstimatorSpec, mask: jax.Array | None, name: str | None = 
     a mask it is an InputError, since what padding did to it cannot be undone.
     """
     loss, weights = _loss_entry(spec, name)
+    weights = None if weights is None else jax.lax.stop_gradient(weights)
     loss = jnp.asarray(loss)
     loss = loss.astype(jnp.float64 if loss.dtype == jnp.float64 else jnp.float32)
     return masked_sums(loss, weights, mask, "loss" if name is None else f"loss {name!r}")

@@ -111,7 +111,8 @@ class Steps:
         clock = Clock.unpack(state["clock"])
         key = clock.key()
         loss, sums, grads, model_state = self._gradients(state, batch, spec, key)
-        updates, opt_state = self.optimizer.update(grads, state["opt_state"], state["params"])
+        optimizer = optax.with_extra_args_support(self.optimizer)  # some, such as reduce_on_plateau, look at the loss
+        updates, opt_state = optimizer.update(grads, state["opt_state"], state["params"], value=loss)
         new: State = {
             "params": optax.apply_updates(state["params"], updates),
             "model_state": model_state,
@@ -122,7 +123,7 @@ class Steps:
         halted = clock.halted != 0
         if self.guard:
             # The selects read what the update reads anyway: they fuse with it and cost no memory traffic.
-            halted = halted | ~jnp.isfinite(loss)
+            halted = halted | ~jnp.isfinite(loss) | ~_all_finite(grads)
             new = {
                 name: jax.tree.map(lambda n, o: jnp.where(halted, o, n), tree, state[name])
                 for name, tree in new.items()
@@ -247,6 +248,13 @@ class Steps:
     def _sums(self, out: Any, mask: Any, mode: Mode) -> dict[str, Any]:
         self.finalizers[mode] = finalizers(out)
         return metric_sums(out, mask)
+
+
+def _all_finite(tree: Any) -> jax.Array:
+    # A finite loss may have a gradient that is not. The largest magnitude cannot overflow as a sum of squares can.
+    return jnp.isfinite(
+        jnp.stack([jnp.abs(x).max(initial=0.0).astype(jnp.float32) for x in jax.tree.leaves(tree)])
+    ).all()
 
 
 def _batch(features: Any, labels: Any) -> dict[str, Any]:

@@ -8,6 +8,7 @@ late, and only where something is to be logged or checked.
 from __future__ import annotations
 
 import collections
+import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -22,7 +23,7 @@ from systolic.data import Batches, Feed
 from systolic.estimator._dispatch import Item, dispatcher
 from systolic.estimator._engine import Engine
 from systolic.estimator._mode import Mode
-from systolic.estimator._nonfinite import first_nonfinite
+from systolic.estimator._nonfinite import nonfinite_step
 from systolic.estimator._run import Run
 from systolic.estimator._signals import StopRequest
 from systolic.estimator._steps import Clock
@@ -91,15 +92,17 @@ class TrainLoop:
             spec = engine.spec if epochs is not None and engine.spec is not None else self.batches.spec
         with run.phase("initialising"):
             engine.ensure_state(spec)
+        engine.trains = True
         if engine.spec is None:
             engine.spec = spec
         self._refuse_padding_with_batch_statistics()
         self._batch_bytes = max(1, _nbytes(spec.batched(engine.batch_sizes[Mode.TRAIN])))
-        self._path = dispatcher(self.size, self._batch_bytes)
+        # Collectives of several steps at once can starve each other on CPU devices, which share one pool of threads.
+        self._serial = engine.target.platform == "cpu" and engine.target.num_devices > 1
+        self._path = dispatcher(self.size, self._batch_bytes, bursts=not self._serial)
         step = self._logged_step = engine.step()
         if self.until is not None and step >= self.until:
-            # A run told to stop during its last evaluation was saved without it.
-            if self.evaluate and engine.meta.get("evaluated") != step:
+            if self.evaluate:  # a run told to stop during its last evaluation was saved without it
                 run.begin(step)
                 self._evaluate(step)
             return
@@ -110,8 +113,12 @@ class TrainLoop:
             self._evaluate(step)
         if run.stopped or self.stop:  # a hook that had stopped the run before stays with it
             return
+        if engine.config.eager:  # what is found while tracing must be known before the first batch is read
+            program = engine.program("train", spec)
+            jax.eval_shape(program.fn, *program.example)
         call = train if engine.config.eager else train.direct
-        with Feed(self._groups(step), self._put(), engine.config.prefetch) as feed:
+        feed = Feed(self._groups(step), self._put(), engine.config.prefetch)
+        with contextlib.closing(self.batches), feed:
             self._loop(feed, call, step)
 
     def _loop(self, feed: Feed, call: Callable, step: int) -> None:
@@ -121,9 +128,11 @@ class TrainLoop:
         now = clock()
         settle_at = report_at = now + _REPORT_SECONDS
         most = max(2 * _AHEAD * self.size, min(128 * self.size, _HELD_BYTES // self._batch_bytes))
-        position = None
-        for group, count, position in feed:
-            outputs = path.run(engine, call, group, count)
+        wait = self._serial  # the first step too: whether a generator reuses its buffer shows with its second batch
+        for group, count, positions in feed:
+            outputs = path.run(engine, call, group, count, positions)
+            if wait or step == self._logged_step:
+                jax.block_until_ready(outputs)
             began, now, before, step = now, clock(), step, step + count
             path.adapt(now - began)
             due = step >= log_at
@@ -137,14 +146,12 @@ class TrainLoop:
                 run.step(step, self._newest_loss(), feed.wait_seconds)
                 report_at = now + _REPORT_SECONDS
             if step == boundary or stop.number or run.stopped:
-                engine.meta["position"] = position
                 run.step(step, self._newest_loss(), feed.wait_seconds)
                 self._boundary(step)
                 boundary = self._next_boundary(step)
                 if stop.number or run.stopped:
                     return
         if held:
-            engine.meta["position"] = position
             self._boundary(step, last=True)
 
     def _next_boundary(self, step: int) -> int:
@@ -194,7 +201,12 @@ class TrainLoop:
     def _put(self) -> Callable[[Item], Item]:
         """Host batches to device, for the prefetch thread."""
         sharding = NamedSharding(self.engine.target.mesh({"data": -1}), self._path.layout)
-        return lambda item: (jax.device_put(item[0], sharding), item[1], item[2])
+
+        def put(item: Item) -> Item:
+            # Copied and complete before the next item is read: a generator may use its buffers again.
+            return jax.block_until_ready(jax.device_put(item[0], sharding, may_alias=False)), item[1], item[2]
+
+        return put
 
     def _newest_loss(self) -> float | None:
         """The loss of the newest dispatch that is done, without waiting for one that is not."""
@@ -230,31 +242,16 @@ class TrainLoop:
     def _explain_nonfinite(self) -> None:
         """Name the step and the first bad tensor; the state stands as it was before that step."""
         engine = self.engine
-        assert engine.state is not None
-        assert engine.spec is not None
         step = engine.step()
-        message = f"the loss of step {step + 1} is not finite"
-        clock = Clock.unpack(np.asarray(engine.state["clock"]))._replace(halted=0)
-        engine.state["clock"] = engine.place(clock.pack())  # a later call may train on, with other data
-        guilty = [(first, group) for first, count, _, group, _ in self._held if first <= step < first + count]
-        if guilty:
-            first, group = guilty[0]
-            state, batch = jax.device_get((engine.state, self._path.batch(group, step - first)))
-            key = clock.key()
-
-            def loss(params: Any, model_state: Any, batch: Any) -> Any:
-                return engine.steps.loss(params, model_state, batch, engine.spec, key)[0]
-
-            found = first_nonfinite(
-                loss, state["params"], state["model_state"], batch, names=("params", "model_state", "batch")
-            )
-            message += (
-                f": {found}"
-                if found
-                else ": every value of its forward pass is finite when computed alone (a reduction overflowed)"
-            )
+        clock = Clock.unpack(np.asarray(engine.state["clock"]))._replace(halted=0)  # type: ignore[index]
+        engine.state["clock"] = engine.place(clock.pack())  # type: ignore[index]  # a later call may train on
+        culprit = f"the loss or the gradient of step {step + 1} is not finite"
+        for first, count, _, group, _ in self._held:
+            if first <= step < first + count:
+                state, batch = jax.device_get((engine.state, self._path.batch(group, step - first)))
+                culprit = nonfinite_step(engine.steps, state, batch, engine.spec, step + 1)
         raise NonFiniteError(
-            f"{message}. The parameters are those before that step. Look at the input, lower the learning rate or clip "
+            f"{culprit}. The parameters are those before that step. Look at the input, lower the learning rate or clip "
             "gradients (Estimator(clip_norm=1.0)); RunConfig(on_nonfinite='ignore') trains on"
         )
 
