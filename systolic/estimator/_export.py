@@ -7,12 +7,14 @@ checkpoint as the archive). Each program takes ``(weights, batch)``, so all shar
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import importlib.metadata
 import json
 import os
 import pathlib
+import re
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -25,6 +27,7 @@ from systolic._errors import CompileError, InputError
 from systolic.data import ElementSpec
 from systolic.estimator._engine import Engine
 from systolic.estimator._mode import Mode
+from systolic.estimator._process import host, is_gone
 from systolic.program import leaf_names
 
 FORMAT = 1
@@ -60,7 +63,9 @@ def export(
     if spec.labels is not None:
         jobs.append((Mode.EVAL, engine.batch_sizes[Mode.EVAL]))
     directory.parent.mkdir(parents=True, exist_ok=True)
-    partial = pathlib.Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
+    _sweep(directory)
+    prefix = f".{directory.name}.{host()}.{os.getpid()}."
+    partial = pathlib.Path(tempfile.mkdtemp(prefix=prefix, dir=directory.parent))
     try:
         description = _write(engine, partial, variables, spec, jobs, platforms)
         (partial / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
@@ -69,6 +74,19 @@ def export(
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return directory
+
+
+def _sweep(directory: pathlib.Path) -> None:
+    """Remove what killed writers of the same export left; what was theirs to put back is put back."""
+    prefix = f".{directory.name}."
+    for left in directory.parent.iterdir():
+        writer = re.fullmatch(r"(.+)\.(\d+)\.[a-z0-9_]{8}(\.old)?", left.name.removeprefix(prefix))
+        if not left.name.startswith(prefix) or writer is None or not is_gone(int(writer[2]), writer[1]):
+            continue
+        if writer[3] and not directory.exists():  # killed between taking the old one away and putting in the new
+            with contextlib.suppress(OSError):  # another process was faster
+                os.rename(left, directory)
+        shutil.rmtree(left, ignore_errors=True)
 
 
 def _install(partial: pathlib.Path, directory: pathlib.Path) -> None:
@@ -137,7 +155,7 @@ def _program(
     flat: dict[str, Any],
     platforms: tuple[str, ...],
 ) -> bytes:
-    batch, _ = engine.batch_structs(mode, spec, size)
+    batch = engine.batch_structs(mode, spec, size)
     steps = engine.steps.evaluate if mode is Mode.EVAL else engine.steps.predict
 
     def run(weights: dict[str, Any], batch: Any) -> Any:

@@ -152,11 +152,13 @@ def _read_weights(directory: pathlib.Path) -> dict[str, np.ndarray]:
     return load_file(directory / WEIGHTS)
 
 
-def _finalizer(name: str, kind: str) -> Finalizer:
-    found = getattr(_metrics, kind, None)
+def _finalizer(name: str, kind: str | None) -> Finalizer:
+    found = getattr(_metrics, kind, None) if kind is not None else None
     if not (isinstance(found, type) and issubclass(found, _metrics.Metric)):
+        own = "a class of its author's own" if kind is None else f"class {kind}"
         raise InputError(
-            f"evaluate: metric {name!r} is of class {kind}, which is not one of systolic's; use predict and compute it"
+            f"evaluate: metric {name!r} is of {own}, which is not one of systolic's, and an export holds no code of "
+            "the user's; evaluate with the Estimator, or use predict and compute it"
         )
     return Finalizer(kind, found.finalize, found.reductions)
 

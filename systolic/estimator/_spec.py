@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from systolic._errors import InputError
+from systolic.estimator import _metrics
 from systolic.estimator._metrics import Mean, Metric, Reduction, masked_sums
 from systolic.estimator._mode import Mode
 
@@ -55,8 +56,8 @@ class EstimatorSpec:
 class Finalizer:
     """The static half of a metric: how its totals combine over batches, and what they come to on the host."""
 
-    name: str
-    """The metric's class, by which an exported model finds it again."""
+    name: str | None
+    """The metric's class, by which an exported model finds it again; None for a class that is not systolic's own."""
     finalize: Callable[[Mapping[str, Any]], float]
     reductions: Mapping[str, Reduction]
 
@@ -178,8 +179,14 @@ def finalizers(spec: EstimatorSpec) -> dict[str, Finalizer]:
     """The static half of :func:`metric_sums`, under the same names; holds no array, so it may outlive the trace."""
     table = {label: Finalizer("Mean", Mean.finalize, {}) for label in _loss_names(spec)}
     for name, metric in spec.metric_objects().items():
-        table[name] = Finalizer(type(metric).__name__, type(metric).finalize, dict(metric.reductions))
+        table[name] = Finalizer(_own_class(metric), type(metric).finalize, dict(metric.reductions))
     return table
+
+
+def _own_class(metric: Metric) -> str | None:
+    """The class's name if it is one of systolic's; a user's class may well be called ``Sum`` too."""
+    name = type(metric).__name__
+    return name if getattr(_metrics, name, None) is type(metric) else None
 
 
 def _metrics_of(spec: EstimatorSpec) -> Mapping[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import subprocess
 import sys
 import textwrap
@@ -247,6 +248,72 @@ def test_an_export_that_fails_leaves_the_old_one_and_no_litter(tmp_path):
         other.export(tmp_path / "model")
     assert os.listdir(tmp_path) == ["model"]
     assert sl.load(tmp_path / "model").step == 1
+
+
+def test_what_a_killed_writer_left_is_removed_and_others_are_left_alone(tmp_path):
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    here, tail = platform.node(), "abcd_123"
+    mine, other, living, away, user = (
+        tmp_path / name
+        for name in (
+            f".model.{here}.{dead.pid}.{tail}",
+            f".other.{here}.{dead.pid}.{tail}",
+            f".model.{here}.{os.getpid()}.{tail}",
+            f".model.elsewhere.{dead.pid}.{tail}",
+            ".model.backup",
+        )
+    )
+    for folder in (mine, other, living, away, user):
+        folder.mkdir()
+    estimator = linear()
+    estimator.train(lambda: DATA, steps=1)
+    estimator.export(tmp_path / "model")
+    assert not mine.exists()
+    assert all(folder.exists() for folder in (other, living, away, user))
+
+
+def test_an_old_export_that_a_killed_writer_had_put_aside_comes_back(tmp_path):
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    estimator = linear()
+    estimator.train(lambda: DATA, steps=1)
+    estimator.export(tmp_path / "model")
+    os.rename(tmp_path / "model", tmp_path / f".model.{platform.node()}.{dead.pid}.abcdefgh.old")
+    _export._sweep(tmp_path / "model")
+    assert sl.load(tmp_path / "model").step == 1
+    assert os.listdir(tmp_path) == ["model"]
+
+
+def test_a_users_metric_is_not_taken_for_one_of_ours_of_the_same_name(tmp_path):
+    class Sum(sl.metrics.Metric):
+        """Ten times the sum of squares: not what systolic's own would give."""
+
+        def __init__(self, values):
+            self.values = values
+
+        def sums(self, mask):
+            kept = self.values if mask is None else jax.numpy.where(mask, self.values, 0)
+            return {"sum": (kept**2).sum(), "weight": jax.numpy.float32(1)}
+
+        @staticmethod
+        def finalize(totals):
+            return 10.0 * float(totals["sum"])
+
+    def model_fn(model, features, labels, mode):
+        spec = regression(model, features, labels, mode)
+        if mode is not sl.Mode.EVAL:
+            return spec
+        return sl.EstimatorSpec(loss=spec.loss, metrics={"mine": Sum(labels), "mean": sl.metrics.Mean(labels)})
+
+    estimator = linear(model_fn=model_fn)
+    estimator.train(lambda: DATA, steps=1)
+    wanted = 10 * (DATA[1].astype("float64") ** 2).sum()
+    assert estimator.evaluate(lambda: DATA)["mine"] == pytest.approx(wanted, rel=1e-5)
+    loaded = sl.load(estimator.export(tmp_path / "model"))
+    assert loaded.description["metrics"] == {"loss": "Mean", "mine": None, "mean": "Mean"}
+    with pytest.raises(sl.InputError, match=r"metric 'mine' is of a class of its author's own.*use predict"):
+        loaded.evaluate(lambda: DATA)
 
 
 def test_a_reader_finds_the_old_export_or_the_new_one(tmp_path):
