@@ -73,8 +73,11 @@ class Checkpoints:
         if step in self._manager.all_steps():
             return
         ocp = self._ocp
-        flat = {name: np.array(x) for name, x in _flat(jax.device_get(state)).items()}
+        flat = {name: np.array(x) for name, x in _flat(jax.device_get(jax.tree.map(_key_data, state))).items()}
         leaves = {name: [list(x.shape), str(x.dtype)] for name, x in flat.items()}
+        for name, x in _flat(state).items():
+            if _is_key(x):  # its numbers are stored; the kind of generator is told by the third entry
+                leaves[name].append(str(x.dtype))
         # Orbax refuses arrays without elements; the list of leaves is enough to make them again.
         arrays = {name: x for name, x in flat.items() if x.size}
         self._refuse_full_disk(step, sum(x.nbytes for x in arrays.values()))
@@ -115,7 +118,7 @@ class Checkpoints:
     def restore(
         self, like: Any, step: int | None = None, only: tuple[str, ...] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """State (pytree of NumPy arrays, structured as ``like``) and meta of ``step`` (default: the latest).
+        """State (pytree of NumPy arrays and PRNG keys, structured as ``like``) and meta of ``step`` (default: the latest).
 
         Args:
             like: pytree of arrays or ShapeDtypeStructs that the checkpoint must match.
@@ -128,17 +131,19 @@ class Checkpoints:
         ocp = self._ocp
         with _explained(f"checkpoint {step} in {self.folder} cannot be read", self._remedy(step)):
             meta = dict(self._manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore())).meta)
-        leaves = {name: (tuple(shape), np.dtype(dtype)) for name, (shape, dtype) in meta.pop("leaves").items()}
-        wanted = {name: (tuple(x.shape), np.dtype(x.dtype)) for name, x in _flat(like).items()}
+        leaves = {
+            name: (tuple(shape), np.dtype(dtype), *key) for name, (shape, dtype, *key) in meta.pop("leaves").items()
+        }
+        wanted = {name: _leaf(x) for name, x in _flat(like).items()}
         _compare(step, {k: v for k, v in leaves.items() if only is None or k.split("/")[0] in only}, wanted)
-        empty = {name: np.empty(shape, dtype) for name, (shape, dtype) in leaves.items()}
+        empty = {name: np.empty(shape, dtype) for name, (shape, dtype, *_) in leaves.items()}
         with _explained(f"checkpoint {step} in {self.folder} cannot be read", self._remedy(step)):
             restored = self._manager.restore(
                 step,
                 args=ocp.args.Composite(state=ocp.args.StandardRestore({k: x for k, x in empty.items() if x.size})),
             ).state
-        structure = jax.tree.structure(like)
-        return jax.tree.unflatten(structure, [restored.get(name, empty[name]) for name in wanted]), meta
+        back = [_key_again(restored.get(name, empty[name]), x) for name, x in _flat(like).items()]
+        return jax.tree.unflatten(jax.tree.structure(like), back), meta
 
     def meta(self, step: int | None = None) -> dict[str, Any]:
         """The JSON part of a checkpoint (step, data position, metrics), without reading arrays."""
@@ -183,9 +188,36 @@ def _flat(tree: Any) -> dict[str, Any]:
     return dict(zip((name.lstrip("/") for name in names), jax.tree.leaves(tree), strict=True))
 
 
+def _is_key(leaf: Any) -> bool:
+    return jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _key_data(leaf: Any) -> Any:
+    """The numbers of a typed PRNG key, which is no array to Orbax or NumPy; another leaf as it is."""
+    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
+
+
+def _key_again(numbers: np.ndarray, like: Any) -> Any:
+    """A typed PRNG key of the kind of ``like`` (a key or its ShapeDtypeStruct), where that is one."""
+    if not _is_key(like):
+        return numbers
+    kinds: list[Any] = []
+    jax.eval_shape(lambda key: kinds.append(jax.random.key_impl(key)), like)  # a struct alone does not tell its kind
+    return jax.random.wrap_key_data(numbers, impl=kinds[0])
+
+
+def _leaf(leaf: Any) -> tuple[Any, ...]:
+    """Shape and dtype as they are stored, and for a typed PRNG key its kind."""
+    if not _is_key(leaf):
+        return tuple(leaf.shape), np.dtype(leaf.dtype)
+    numbers = jax.eval_shape(jax.random.key_data, leaf)
+    return tuple(numbers.shape), np.dtype(numbers.dtype), str(leaf.dtype)
+
+
 def _compare(step: int, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     def show(shape_dtype: Any) -> str:
-        return f"{shape_dtype[1].name}{list(shape_dtype[0])}"
+        kind = f" of a {shape_dtype[2]}" if len(shape_dtype) > 2 else ""
+        return f"{shape_dtype[1].name}{list(shape_dtype[0])}{kind}"
 
     lines = [
         f"{name}: saved {show(saved[name])}, wanted {show(wanted[name])}"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gc
 import json
 import os
 import pathlib
+import platform
 import random
 import signal
 import subprocess
@@ -25,6 +27,7 @@ import systolic as sl
 from systolic import data
 from systolic.estimator import _checkpoint
 from systolic.estimator._checkpoint import Checkpoints
+from systolic.estimator._folder import locked
 
 DATA = make_data(40)
 HERE = pathlib.Path(__file__).parent
@@ -100,6 +103,36 @@ def test_the_latest_are_kept_and_the_bundle_holds_position_metrics_and_step(tmp_
     with pytest.raises(sl.CheckpointError, match=r"no checkpoint of step 17 in .*; there are 16, 18"):
         checkpoints.meta(17)
     checkpoints.close()
+
+
+@pytest.mark.parametrize("kind", ["threefry2x32", "rbg"])
+def test_typed_random_keys_come_back_as_keys_of_their_kind(tmp_path, kind):
+    state = {"one": jax.random.key(5, impl=kind), "many": jax.random.split(jax.random.key(6, impl=kind), (2, 3))}
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, state, {})
+    checkpoints.wait()
+    back, _ = checkpoints.restore(jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), state))
+    for name, key in state.items():
+        assert (back[name].dtype, back[name].shape) == (key.dtype, key.shape)
+        assert (jax.random.key_data(back[name]) == jax.random.key_data(key)).all()
+    assert jax.random.uniform(back["one"]) == jax.random.uniform(state["one"])
+    other = jax.random.key(5, impl={"rbg": "unsafe_rbg"}.get(kind, "rbg"))
+    with pytest.raises(sl.CheckpointError, match=r"one: saved uint32\[\d\] of a key<\w+>, wanted uint32\[\d\] of a"):
+        checkpoints.restore(state | {"one": other})
+    checkpoints.close()
+
+
+def test_an_optimizer_that_keeps_a_random_key_goes_on_as_if_it_had_not_stopped(tmp_path):
+    optimizer = lambda: optax.chain(optax.add_noise(0.1, 0.55, 3), optax.sgd(0.1))  # noqa: E731
+    whole = linear(optimizer=optimizer())
+    whole.train(shuffled, steps=12)
+    linear(tmp_path, optimizer=optimizer()).train(shuffled, max_steps=5)
+    again = linear(tmp_path, optimizer=optimizer())
+    again.train(shuffled, max_steps=12)
+    assert same_bits(weights(again), weights(whole))
+    quiet = linear(optimizer=optax.sgd(0.1))
+    quiet.train(shuffled, steps=12)
+    assert not same_bits(weights(quiet), weights(whole))
 
 
 # --- going on, bit for bit -----------------------------------------------------------------------------------------------------
@@ -489,6 +522,58 @@ def test_a_second_run_in_the_folder_is_refused_and_names_the_first(tmp_path):
     after = linear(tmp_path)
     after.train(lambda: DATA, steps=1)
     assert after.step == 4
+
+
+def test_a_forked_worker_does_not_hold_the_folder_of_its_dead_parent(tmp_path):
+    code = f"""
+import os, pathlib, time
+from systolic.estimator._folder import locked
+with locked(pathlib.Path({str(tmp_path)!r})):
+    child = os.fork()
+    if child == 0:
+        os.close(1)
+        time.sleep(60)
+        os._exit(0)
+    print(child, flush=True)
+    time.sleep(0.5)
+    os._exit(1)
+"""
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, timeout=60)
+    child = int(done.stdout)
+    try:
+        os.kill(child, 0)  # the worker lives
+        with locked(tmp_path):
+            pass
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_a_lock_is_for_one_also_within_a_process_and_free_afterwards(tmp_path):
+    with (
+        locked(tmp_path),
+        pytest.raises(sl.CheckpointError, match=f"process {os.getpid()} trains in it"),
+        locked(tmp_path),
+    ):
+        pass
+    with locked(tmp_path):
+        pass
+
+
+def test_a_lock_whose_owner_is_gone_says_so(tmp_path):
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    with open(tmp_path / ".lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        for machine, said in (
+            (platform.node(), rf"process {dead.pid}, which trained in it, is gone, and a process that it started"),
+            ("elsewhere", rf"process {dead.pid} on elsewhere trains in it"),
+        ):
+            file.seek(0)
+            file.truncate()
+            file.write(f"{dead.pid} {machine}\n")
+            file.flush()
+            with pytest.raises(sl.CheckpointError, match=said), locked(tmp_path):
+                pass
 
 
 def test_an_evaluation_beside_a_training_run_leaves_its_unfinished_save_alone(tmp_path):
