@@ -8,6 +8,7 @@ folder of their own or ``SYSTOLIC_CACHE=off``.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pathlib
 from collections.abc import Iterator
@@ -32,12 +33,8 @@ def enable() -> bool:
     if jax.config.jax_compilation_cache_dir:
         return jax.config.jax_enable_compilation_cache
     folder = cache_dir() / "jax"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        logger.warning(
-            "compile cache is off: cannot write to %s (%s); set SYSTOLIC_CACHE_DIR to a folder you own", folder, error
-        )
+    if (problem := _unwritable(folder)) is not None:
+        _warn_once(str(folder), problem)
         return False
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
@@ -47,6 +44,24 @@ def enable() -> bool:
 
     compilation_cache.reset_cache()
     return True
+
+
+def _unwritable(folder: pathlib.Path) -> str | None:
+    """Why entries cannot be written to ``folder``, which is made where it is not there; ``None`` where they can."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        return str(error)
+    # An existing folder may be another user's, or on a read-only file system: JAX would then warn at every compile.
+    return None if os.access(folder, os.W_OK | os.X_OK) else "it is read-only"
+
+
+@functools.cache
+def _warn_once(folder: str, problem: str) -> None:
+    """A job compiles many programs; one warning for each folder and problem is enough."""
+    logger.warning(
+        "compile cache is off: cannot write to %s (%s); set SYSTOLIC_CACHE_DIR to a folder you own", folder, problem
+    )
 
 
 class CacheEvents:

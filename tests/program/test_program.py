@@ -274,6 +274,27 @@ def test_the_cache_can_be_off_and_a_folder_that_cannot_be_written_is_told(tmp_pa
     assert "set SYSTOLIC_CACHE_DIR to a folder you own" in log
 
 
+@pytest.mark.parametrize("place", ["a file", "a read-only folder"])
+def test_a_cache_that_cannot_be_written_is_told_once(tmp_path, monkeypatch, caplog, place):
+    monkeypatch.setenv("SYSTOLIC_CACHE_DIR", str(tmp_path / "cache"))
+    if place == "a file":
+        (tmp_path / "cache").write_text("")
+    else:  # a superuser may write anywhere: ask in the place of the system
+        (tmp_path / "cache" / "jax").mkdir(parents=True)
+        monkeypatch.setattr(os, "access", lambda path, mode: not (mode & os.W_OK))
+    before = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", None)
+    try:
+        with caplog.at_level("WARNING", logger="systolic"):
+            outcomes = [Program(scaled, zeros(n), 1.0).compile("cpu:1").cache for n in (101, 102, 103)]
+        assert jax.config.jax_compilation_cache_dir is None
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
+    assert outcomes == ["off"] * 3
+    (said,) = [r.getMessage() for r in caplog.records if "compile cache is off" in r.getMessage()]
+    assert f"cannot write to {tmp_path / 'cache' / 'jax'}" in said
+
+
 def test_where_the_cache_is(monkeypatch, tmp_path):
     monkeypatch.setenv("SYSTOLIC_CACHE_DIR", str(tmp_path / "named"))
     assert cache_dir() == tmp_path / "named"
