@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 from systolic._errors import InputError, TargetError
 from systolic.check import BatchSearch, CheckOptions, CheckReport, ProgramCheck, Verdict, check, check_programs
-from systolic.program import Program
+from systolic.program import CompilerCrash, Program
 from systolic.target import libtpu_version
 
 needs_libtpu = pytest.mark.skipif(libtpu_version() is None, reason="needs libtpu")
@@ -105,6 +105,18 @@ def test_a_program_that_does_not_fit_says_by_how_much_where_and_what_would():
     assert found.fit.largest is not None
     assert found.fit.largest % (1 << 17) == 0
     assert f"largest batch that fits: {found.fit.largest}" in text
+
+
+def test_a_compiler_that_crashes_is_no_verdict_and_exit_code_two(monkeypatch):
+    def crash(self, target, options=None):
+        raise CompilerCrash("the compiler for v5e-1 crashed (SIGABRT)")
+
+    monkeypatch.setattr(Program, "compile", crash)
+    report = check(lambda x: x + 1, shape(8, 8), target="v5e-1", name="step")
+    (found,) = report.results
+    assert found.verdict is Verdict.UNKNOWN
+    assert "crashed (SIGABRT)" in found.reason
+    assert report.exit_code == 2
 
 
 @needs_libtpu
