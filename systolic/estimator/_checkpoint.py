@@ -203,7 +203,7 @@ def _key_again(numbers: np.ndarray, like: Any) -> Any:
         return numbers
     kinds: list[Any] = []
     jax.eval_shape(lambda key: kinds.append(jax.random.key_impl(key)), like)  # a struct alone does not tell its kind
-    return jax.random.wrap_key_data(numbers, impl=kinds[0])
+    return jax.random.wrap_key_data(jax.numpy.asarray(numbers), impl=kinds[0])
 
 
 def _leaf(leaf: Any) -> tuple[Any, ...]:

@@ -18,7 +18,8 @@ class RunConfig:
             keeps everything in memory.
         target: where the Programs run: ``"auto"``, ``"cpu"``, ``"cpu:8"``, ``"gpu"``, ``"tpu"``; the one switch.
         use_tpu: TPUEstimator's spelling of the same switch: ``True`` means ``target="tpu"``, ``False`` ``"cpu"``.
-        steps_per_loop: training steps per dispatch (one loop on the device over a stack of batches).
+        steps_per_loop: training steps per dispatch (one loop on the device over a stack of batches). On the CPU, models
+            with convolutions take one step a dispatch all the same: XLA runs these slowly in a loop there.
         seed: seeds the parameters and every step's randomness.
         checkpoint_every: steps between checkpoints; ``None`` saves at the end (and when told to stop) only.
         keep: how many of the latest checkpoints stay.

@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec
 from systolic._errors import InputError
 from systolic.data import Batch, Batches, Group
 from systolic.estimator._engine import Engine
+from systolic.estimator._steps import SCALAR_LOSS
 
 _LONGEST_BURST = 32  # steps
 _BRISK, _SLOW = 2e-3, 2e-2  # s a group: bursts grow below the one and shrink above the other
@@ -136,10 +137,7 @@ class SingleSteps:
 def batch_tree(batch: Batch | Group, scalar: bool = False) -> dict[str, Any]:
     """``features``, and ``labels`` and ``mask`` where the batch has them; with ``scalar``, padding is refused."""
     if scalar and batch.mask is not None and not batch.mask.all():
-        raise InputError(
-            "RunConfig(tail='pad'): model_fn returns a scalar loss, and a batch holds padding, so its mean would be over "
-            "padding too. Return one loss per example (drop the .mean()), or use tail='carry'"
-        )
+        raise InputError(SCALAR_LOSS)
     tree = {"features": batch.features}
     if batch.labels is not None:
         tree["labels"] = batch.labels

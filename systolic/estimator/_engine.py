@@ -58,6 +58,7 @@ class Engine:
         self._programs: dict[Any, Program] = {}
         self._shapes: dict[str, State] = {}
         self._latest: dict[str, Any] = {}
+        self._loops: dict[str, int] = {}
         self._target: Target | None = None
         self._checkpoints: Checkpoints | None = None
 
@@ -184,20 +185,27 @@ class Engine:
 
     # --- programs ----------------------------------------------------------------------------------------------------
 
-    def program(self, name: str, spec: ElementSpec | None = None, batch_size: int | None = None) -> Program:
-        """The Program ``init``, ``train``, ``eval`` or ``predict`` for examples of ``spec`` at a global batch size."""
+    def program(
+        self, name: str, spec: ElementSpec | None = None, batch_size: int | None = None, loop: int | None = None
+    ) -> Program:
+        """The Program ``init``, ``train``, ``eval`` or ``predict`` for examples of ``spec`` at a global batch size.
+
+        ``loop``: training steps per dispatch, if not those of the configuration.
+        """
+        loop = (loop or self.config.steps_per_loop) if name == "train" else 1
         spec = spec or self.spec
         assert spec is not None, "a program needs the shapes of the examples"
         spec = spec.device  # strings stay on the host: with or without them it is the same program
         size = batch_size or (0 if name == "init" else self.batch_sizes[Mode(name)])
-        key = (name, repr(spec.features if name == "predict" else spec), size)
+        key = (name, repr(spec.features if name == "predict" else spec), size, loop)
         if key not in self._programs:
-            self._programs[key] = self._build(name, spec, size)
+            self._programs[key] = self._build(name, spec, size, loop)
         return self._programs[key]
 
     def executable(self, name: str, spec: ElementSpec | None = None) -> Any:
         """The compiled Program on the run's target (or, with ``eager``, the bare function)."""
-        program = self.program(name, spec)
+        spec = spec or self.spec
+        program = self.program(name, spec, loop=self.steps_per_loop(spec) if name == "train" else None)  # type: ignore[arg-type]
         if self.config.eager:
             return functools.partial(_run_on, self.target.devices()[0], program)
         started = time.monotonic()
@@ -218,25 +226,48 @@ class Engine:
                 programs.add(self.program(mode.value, spec, sizes[mode]))
         return programs
 
-    def batch_structs(self, mode: Mode, spec: ElementSpec, size: int) -> tuple[dict[str, Any], bool]:
-        """The batch argument of a mode's Program (shapes), and whether it is a stack for the device loop."""
-        stack = self.config.steps_per_loop if mode is Mode.TRAIN and self.config.steps_per_loop > 1 else None
+    def steps_per_loop(self, spec: ElementSpec) -> int:
+        """Training steps per dispatch for this model on this target.
+
+        That of the configuration, but for convolutions on the CPU: inside a loop XLA runs them on one thread, many times
+        slower than outside. There each step is a dispatch; results differ by rounding only.
+        """
+        wanted = self.config.steps_per_loop
+        if wanted == 1 or self.config.eager or self.target.platform != "cpu":
+            return wanted
+        key = repr(spec)
+        if key not in self._loops:
+            state = self.state_shapes(spec)
+            batch = self.batch_structs(Mode.TRAIN, spec.device, self.batch_sizes[Mode.TRAIN])
+            step = jax.make_jaxpr(lambda state, batch: self.steps.train(state, batch, spec.device))(state, batch)
+            with_convolutions = "conv_general_dilated" in str(step)
+            if with_convolutions:
+                self.notices.give(
+                    f"steps_per_loop={wanted}: this model has convolutions, which the CPU runs many times slower in a device "
+                    "loop; here each step is a dispatch of its own"
+                )
+            self._loops[key] = 1 if with_convolutions else wanted
+        return self._loops[key]
+
+    def batch_structs(self, mode: Mode, spec: ElementSpec, size: int, loop: int = 1) -> dict[str, Any]:
+        """The batch argument of a mode's Program (shapes); a stack of ``loop`` of them for the device loop."""
+        stack = loop if loop > 1 else None
         features, labels = spec.batched(size, stack)
         batch = {"features": features}
         if labels is not None and mode is not Mode.PREDICT:
             batch["labels"] = labels
         if mode is Mode.EVAL or (mode is Mode.TRAIN and self.config.tail == "pad"):
             batch["mask"] = jax.ShapeDtypeStruct((size,) if stack is None else (stack, size), jnp.bool_)
-        return batch, stack is not None
+        return batch
 
-    def _build(self, name: str, spec: ElementSpec, size: int) -> Program:
+    def _build(self, name: str, spec: ElementSpec, size: int, loop: int) -> Program:
         steps, config = self.steps, self.config
         common: dict[str, Any] = {"budget": config.compile_budget, "eager": config.eager, "name": name}
         if name == "init":
             return Program(lambda rng: steps.init(rng, spec), self.rng(), out_specs=PartitionSpec(), **common)
         mode = Mode(name)
-        batch, stacked = self.batch_structs(mode, spec, size)
-        rows = PartitionSpec(None, "data") if stacked else PartitionSpec("data")
+        batch = self.batch_structs(mode, spec, size, loop)
+        rows = PartitionSpec(None, "data") if loop > 1 else PartitionSpec("data")
         # Data for prediction has no labels, which `init` may need: a model may learn its shapes from a training step.
         state = self.state_shapes(spec if spec.labels is not None or self.spec is None else self.spec)
         if mode is not Mode.TRAIN:
@@ -251,7 +282,7 @@ class Engine:
                 out_specs=out,
                 **common,
             )
-        if not stacked:
+        if loop == 1:
             return Program(
                 lambda state, batch: steps.train(state, batch, spec),
                 state,

@@ -29,6 +29,12 @@ State = dict[str, Any]
 BatchTree = Mapping[str, Any]
 
 
+SCALAR_LOSS = (
+    "RunConfig(tail='pad'): model_fn returns a scalar loss, and a batch holds padding, so its mean would be over padding "
+    "too. Return one loss per example (drop the .mean()), or use tail='carry'"
+)
+
+
 class Clock(NamedTuple):
     """Where training stands, kept as one small array: every array of the state costs host time at each dispatch.
 
@@ -242,6 +248,11 @@ class Steps:
         # A scalar was averaged over its batch before we see it: right for full batches, and the loops refuse others.
         if not isinstance(out.loss, Mapping) and jnp.ndim(out.loss) == 0:
             self.scalar_loss.add(mode)
+            mask = batch.get("mask")
+            if (
+                mask is not None and not isinstance(mask, jax.core.Tracer) and not mask.all()
+            ):  # eager: the loops are late
+                raise InputError(SCALAR_LOSS)
             return None
         return batch.get("mask")
 

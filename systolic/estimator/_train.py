@@ -97,6 +97,7 @@ class TrainLoop:
             engine.spec = spec
         self._refuse_padding_with_batch_statistics()
         self._batch_bytes = max(1, _nbytes(spec.batched(engine.batch_sizes[Mode.TRAIN])))
+        self.size = self.batches.stack = engine.steps_per_loop(spec)
         # Collectives of several steps at once can starve each other on CPU devices, which share one pool of threads.
         self._serial = engine.target.platform == "cpu" and engine.target.num_devices > 1
         self._path = dispatcher(self.size, self._batch_bytes, bursts=not self._serial)
@@ -113,9 +114,6 @@ class TrainLoop:
             self._evaluate(step)
         if run.stopped or self.stop:  # a hook that had stopped the run before stays with it
             return
-        if engine.config.eager:  # what is found while tracing must be known before the first batch is read
-            program = engine.program("train", spec)
-            jax.eval_shape(program.fn, *program.example)
         call = train if engine.config.eager else train.direct
         feed = Feed(self._groups(step), self._put(), engine.config.prefetch)
         with contextlib.closing(self.batches), feed:
@@ -187,12 +185,12 @@ class TrainLoop:
 
     def _groups(self, step: int) -> Iterator[Item]:
         """Groups of batches that end where a boundary or a record is; runs ahead of the loop."""
-        scalar, log_every = Mode.TRAIN in self.engine.steps.scalar_loss, self.engine.config.log_every
+        scalar_loss, log_every = self.engine.steps.scalar_loss, self.engine.config.log_every
         while self.until is None or step < self.until:
             ends = [(step // log_every + 1) * log_every] if self.size == 1 else [step + self.size]
             if (boundary := self._next_boundary(step)) > 0:
                 ends.append(boundary)
-            item = self._path.read(self.batches, min(ends) - step, scalar)
+            item = self._path.read(self.batches, min(ends) - step, Mode.TRAIN in scalar_loss)
             if item is None:
                 return
             step += item[1]

@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import pytest
 from adapter_cases import CASES, IN, OUT
+from flax import nnx
 from small_models import (
     LINEAR,
     WIDTH,
@@ -469,3 +470,94 @@ def test_eager_training_equals_compiled_training():
         estimator.train(lambda: DATA, steps=7)
     close(weights(eager), weights(compiled))
     assert program(eager).compiles == 0
+
+
+def test_a_model_with_convolutions_takes_single_steps_on_the_cpu_and_loops_elsewhere(caplog):
+    class Small(nnx.Module):
+        def __init__(self, rngs):
+            self.convolution = nnx.Conv(1, 2, (3, 3), rngs=rngs)
+
+        def __call__(self, x):
+            return self.convolution(x).mean(axis=(1, 2))
+
+    def model_fn(model, features, labels, mode):
+        return sl.EstimatorSpec(loss=(model(features)[:, 0] - labels) ** 2)
+
+    images, labels = np.ones((8, 4, 4, 1), "float32"), np.zeros(8, "float32")
+
+    def trained(steps_per_loop):
+        options = config(steps_per_loop=steps_per_loop, seed=3)
+        estimator = sl.Estimator(lambda rngs: Small(rngs), model_fn, optax.sgd(0.1), train_batch_size=4, config=options)
+        estimator.train(lambda: (images, labels), steps=5)
+        return estimator
+
+    one, many = trained(1), trained(4)
+    assert same_bits(weights(one), weights(many))  # the same program, so the same bits
+    assert "convolutions" in caplog.text
+    program = many._engine.program("train")
+    assert program.example[1]["features"].shape == (4, 4, 4, 4, 1)  # what a described target is asked to compile
+
+
+def test_a_generator_may_fill_one_buffer_again_and_again():
+    def rows(i):
+        return np.full((4, 3), i % 7, "float32") * np.array([1.0, -1.0, 0.5], "float32")
+
+    def fresh():
+        for i in range(200):
+            yield {"x": rows(i)}, np.full(4, i % 5, "float32")
+
+    def reused():
+        buffer, labels = np.zeros((4, 3), "float32"), np.zeros(4, "float32")
+        for i in range(200):
+            buffer[:], labels[:] = rows(i), i % 5
+            yield {"x": buffer}, labels
+
+    for steps_per_loop in (1, 6):
+        ends = []
+        for source in (fresh, reused):
+            estimator = linear(batch=4, optimizer=optax.sgd(0.01), run={"steps_per_loop": steps_per_loop})
+            estimator.train(lambda source=source: sl.data.batches(source()), epochs=1)
+            ends.append(weights(estimator))
+        assert same_bits(*ends)
+
+
+def test_an_optimizer_may_look_at_the_loss():
+    reduce = optax.contrib.reduce_on_plateau(
+        factor=0.5, patience=1, rtol=1.0
+    )  # only a loss of zero would be good enough
+    estimator = linear(optimizer=optax.chain(optax.sgd(0.01), reduce))
+    estimator.train(lambda: make_data(40), steps=8)
+    assert float(estimator.state["opt_state"][1].scale) < 1.0
+
+
+@pytest.mark.parametrize("eager", [False, True])
+def test_a_scalar_loss_on_padded_rows_is_refused_compiled_and_eager(eager):
+    def model_fn(model, features, labels, mode):
+        return sl.EstimatorSpec(loss=((model(features["x"]) - labels) ** 2).mean())
+
+    estimator = linear(model_fn=model_fn, run={"tail": "pad", "eager": eager})
+    with pytest.raises(sl.InputError, match="scalar loss"):
+        estimator.train(make_data(5), epochs=1)
+
+
+def test_in_bfloat16_methods_and_parts_of_a_model_return_float32():
+    class Parts(nnx.Module):
+        def __init__(self, rngs):
+            self.trunk, self.head = nnx.Linear(3, 4, rngs=rngs), nnx.Linear(4, 1, rngs=rngs)
+
+        def encode(self, x):
+            return self.trunk(x)
+
+    seen = {}
+
+    def model_fn(model, features, labels, mode):
+        hidden = model.encode(features["x"])
+        y = model.head(hidden)
+        seen.update(hidden=hidden.dtype, y=y.dtype, inside=model.trunk.kernel.dtype)
+        return sl.EstimatorSpec(loss=(y[:, 0] - labels) ** 2)
+
+    estimator = sl.Estimator(
+        lambda rngs: Parts(rngs), model_fn, optax.sgd(0.1), train_batch_size=8, config=config(), precision="bfloat16"
+    )
+    estimator.train(make_data(8), steps=1)
+    assert seen == {"hidden": jnp.float32, "y": jnp.float32, "inside": jnp.bfloat16}
