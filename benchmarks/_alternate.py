@@ -7,6 +7,7 @@ for each line it reads. While one runs, the others wait for their turn, so that 
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 import os
 import platform
@@ -102,6 +103,10 @@ def run_all(script: str | os.PathLike[str], names: Sequence[str], args: Any) -> 
     for name in args.only or names:
         old = name.startswith("TPUEstimator")
         if old and not args.tf_python:
+            print(f"{name} is left out: name its interpreter with --tf-python")
+            continue
+        if name.startswith("Keras") and importlib.util.find_spec("keras") is None:
+            print(f"{name} is left out: pip install keras")
             continue
         python = args.tf_python if old else sys.executable
         contestants.append(Contestant(name, [str(script), "--worker", name], python, {"KERAS_BACKEND": "jax"}))

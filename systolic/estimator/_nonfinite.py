@@ -13,6 +13,7 @@ import jax
 import jax.extend
 import numpy as np
 
+from systolic._errors import NonFiniteError
 from systolic.data import ElementSpec
 from systolic.estimator._steps import Clock, Steps
 from systolic.program import leaf_names
@@ -28,10 +29,23 @@ def nonfinite_step(steps: Steps, state: Any, batch: Any, spec: ElementSpec, numb
         return steps.loss(params, model_state, batch, spec, key)[0]
 
     if found := first_nonfinite(loss, *args, names=names):
-        return f"the loss of step {number} is not finite: {found}"
+        spoilt = ", which the gradient of the step before made so" if " in params/" in found else ""
+        return f"the loss of step {number} is not finite: {found}{spoilt}"
     if found := first_nonfinite(jax.grad(loss), *args, names=names):
         return f"the gradient of step {number} is not finite, though its loss is: {found}"
     return f"step {number} is not finite, though every value is when it is computed operation by operation"
+
+
+def refuse_nonfinite(params: Any, step: int) -> None:
+    """Raise NonFiniteError unless all parameters are finite: what is saved must be worth going on from."""
+    host = jax.device_get(params)
+    for name, value in zip(leaf_names([host], ["params"]), jax.tree.leaves(host), strict=True):
+        if kind := _nonfinite(value):
+            raise NonFiniteError(
+                f"the gradient of step {step} or of one shortly before it was not finite, though the losses were: {kind} in "
+                f"{name}{_where(value)}. Nothing was saved. Look at the input, lower the learning rate or clip gradients "
+                "(Estimator(clip_norm=1.0)); RunConfig(on_nonfinite='ignore') trains on"
+            )
 
 
 def first_nonfinite(fn: Callable[..., Any], *args: Any, names: tuple[str, ...]) -> str | None:

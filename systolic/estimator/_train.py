@@ -23,7 +23,7 @@ from systolic.data import Batches, Feed
 from systolic.estimator._dispatch import Item, dispatcher
 from systolic.estimator._engine import Engine
 from systolic.estimator._mode import Mode
-from systolic.estimator._nonfinite import nonfinite_step
+from systolic.estimator._nonfinite import nonfinite_step, refuse_nonfinite
 from systolic.estimator._run import Run
 from systolic.estimator._signals import StopRequest
 from systolic.estimator._steps import Clock
@@ -161,10 +161,13 @@ class TrainLoop:
         engine, run = self.engine, self.run_
         self._settle(len(self._held))
         last = last or step == self.until
+        every = engine.config.checkpoint_every
+        saves = bool(self.stop or run.stopped or last or (every and step % every == 0))
+        if saves and engine.steps.guard:
+            refuse_nonfinite(engine.state["params"], step)  # type: ignore[index]
         if not self.stop and (self._evaluation_due(step) or (self.evaluate is not None and last)):
             self._evaluate(step)
-        every = engine.config.checkpoint_every
-        if self.stop or run.stopped or last or (every and step % every == 0):
+        if saves or run.stopped:
             engine.meta["hooks"] = run.hook_states()
             with run.phase("saving"):
                 engine.save()

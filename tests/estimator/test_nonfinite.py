@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from small_models import batched, close, gradient_descent, linear, make_data, network, same_bits, weights
+from small_models import batched, close, config, gradient_descent, linear, make_data, network, same_bits, weights
 
 import systolic as sl
 from systolic.estimator._nonfinite import first_nonfinite
@@ -138,3 +138,28 @@ def test_a_value_inside_nested_calls_is_found():
     assert found.startswith("NaN first comes out of")
     assert "sqrt" in found
     assert "1 of 2 values at index (1,)" in found
+
+
+def no_gradient(model, features, labels, mode):
+    """A loss of zero whose gradient is not a number: the square root's slope at zero."""
+    return sl.EstimatorSpec(loss=jnp.sqrt(0.0 * (model(features["x"]) - labels) ** 2))
+
+
+def test_a_bad_gradient_behind_a_finite_loss_is_seen_before_anything_is_saved(tmp_path):
+    estimator = linear(tmp_path, model_fn=no_gradient)
+    with pytest.raises(sl.NonFiniteError, match=r"the gradient of step 1 .*NaN in params/.*Nothing was saved"):
+        estimator.train(make_data(16), steps=1)
+    assert list((tmp_path / "checkpoints").glob("[0-9]*")) == []
+
+
+def test_in_a_large_model_a_bad_gradient_is_named_at_its_step_and_the_parameters_stay():
+    width = 1 << 16
+
+    def model_fn(model, features, labels, mode):
+        return sl.EstimatorSpec(loss=jnp.sqrt(0.0 * (features["x"] @ model() - labels) ** 2))
+
+    model = (lambda key: {"w": jnp.ones(width)}, lambda params: params["w"])
+    estimator = sl.Estimator(model, model_fn, optax.sgd(0.1), train_batch_size=4, config=config())
+    with pytest.raises(sl.NonFiniteError, match="the gradient of step 1 is not finite, though its loss is: "):
+        estimator.train(({"x": np.ones((8, width), "float32")}, np.ones(8, "float32")), steps=2)
+    assert (np.asarray(estimator.state["params"]["w"]) == 1.0).all()
