@@ -120,7 +120,7 @@ def report(title: str, unit: str, results: dict[str, Result], claims: Sequence[t
     for name, r in results.items():
         about = ", ".join(f"{k} {v}" for k, v in r.about.items())
         print(
-            f"  {name:<{width}}  {r.median:>10,.1f} {unit}  ({min(r.rates):,.1f} to {max(r.rates):,.1f})  "
+            f"  {name:<{width}}  {r.median:>10,.4g} {unit}  ({min(r.rates):,.4g} to {max(r.rates):,.4g})  "
             f"peak RSS {r.peak_rss / 2**20:,.0f} MiB  {about}"
         )
     first = next(iter(results.values()))

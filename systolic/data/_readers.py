@@ -23,6 +23,9 @@ from ._shuffle import ShuffleReader
 from ._sources import Arrays, Marked, Shuffled, describe
 from ._tree import is_array_tree
 
+_LOOKED_AT = 64
+"""Elements in which a source shows whether it fills the same arrays anew; looking costs as much as the rest of a read."""
+
 _STATE_EVERY = 16
 """Elements between two captures of an iterator's state: what a continued run reads again, against what they cost."""
 
@@ -119,6 +122,7 @@ class StreamReader:
         self._row = 0  # rows read of the element in hand
         self._rest: tuple[list[np.ndarray], int | None] | None = None  # the element in hand
         self._recent: deque[Any] = deque(maxlen=4)  # the first array of the last elements
+        self._looked = 0
         self._reuses = False  # whether the source fills its arrays anew
         self._ended = False  # some iterators begin again when they are asked after their end
         self._state: tuple[int, Any] = (0, None)  # (element number, encoded state of the iterator just before it)
@@ -215,7 +219,10 @@ class StreamReader:
     def _own(self, leaves: list[Any]) -> list[Any]:
         """Copies, once the source is seen to fill the same arrays anew: batches that are held would change under us."""
         if not self._reuses:
+            if self._looked >= _LOOKED_AT:
+                return leaves
             first = leaves[0]
+            self._looked += 1
             self._reuses = any(first is leaf or _same_memory(first, leaf) for leaf in self._recent)
             self._recent.append(first)
         return [np.array(leaf) if isinstance(leaf, np.ndarray) else leaf for leaf in leaves] if self._reuses else leaves
