@@ -109,7 +109,7 @@ def compiler_environment(target: Target, dump_dir: str | os.PathLike[str] | None
     Args:
         target: the described target.
         dump_dir: an existing folder into which libtpu writes ``*TLP-hlo.txt``, the scheduled HLO before code
-            generation. The file is there long before the compile ends.
+            generation. The file is there long before the compile ends. Its log files go there, too.
 
     Raises:
         TargetError: libtpu is not installed, the target is not a described one, or ``dump_dir`` has white space in it
@@ -131,6 +131,7 @@ def compiler_environment(target: Target, dump_dir: str | os.PathLike[str] | None
             "--xla_jf_dump_llo_pass_label_regex=NONE",
         )
         environment["LIBTPU_INIT_ARGS"] = " ".join(flag for flag in flags if flag)
+        environment["TMPDIR"] = folder  # libtpu leaves log files in the folder for temporary files
     return environment
 
 

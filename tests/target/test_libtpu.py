@@ -160,3 +160,8 @@ def test_the_schedule_is_dumped(tmp_path):
     assert done.returncode == 0, done.stderr
     (dump,) = tmp_path.glob("*TLP-hlo.txt")
     assert "is_scheduled=true" in dump.read_text()
+
+
+def test_a_compile_leaves_its_log_files_in_the_dump_folder(tmp_path):
+    environment = compiler_environment(Target("v5e-1"), dump_dir=tmp_path)
+    assert environment["TMPDIR"] == str(tmp_path)
