@@ -108,7 +108,31 @@ def call_model_fn(
                 f"features are {', '.join(map(repr, features)) or 'none'}. Let input_fn give it, or use another name."
             ) from error
         raise
-    return check_spec(spec, mode, batch_size_of(features), _name(model_fn))
+    spec = check_spec(spec, mode, batch_size_of(features), _name(model_fn))
+    _refuse_pairs(spec, features, labels)
+    return spec
+
+
+def _refuse_pairs(spec: EstimatorSpec, features: Any, labels: Any) -> None:
+    """InputError for a loss or metric of [batch, batch] where no input has such a second dimension.
+
+    ``[batch] - [batch, 1]`` broadcasts to every pair of examples: a number that changes with the batch size, and into
+    which padding enters by the second dimension.
+    """
+    size = batch_size_of(features)
+    if size is None or size < 2 or spec.weights is not None:
+        return
+    if any(jnp.ndim(leaf) > 1 and leaf.shape[1] == size for leaf in jax.tree.leaves((features, labels))):
+        return
+    values = {label: _loss_entry(spec, name)[0] for label, name in _loss_names(spec).items()}
+    values |= {name: getattr(metric, "values", metric) for name, metric in _metrics_of(spec).items()}
+    for name, value in values.items():
+        if jnp.shape(value)[:2] == (size, size):
+            raise InputError(
+                f"EstimatorSpec: {name} has shape {jnp.shape(value)}, one value for each pair of examples: predictions and "
+                "labels of shapes such as (batch,) and (batch, 1) were broadcast against each other. Give both one shape, as "
+                "in labels[:, 0]; if pairs are meant, reduce them to one value per example, or pass weights="
+            )
 
 
 def batch_size_of(features: Any) -> int | None:

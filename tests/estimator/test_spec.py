@@ -194,3 +194,21 @@ def test_finalizers_outlive_the_trace():
     assert kept["top"].reductions == {"extreme": "max"}
     assert kept["top"].finalize(sums["top"]) == 3.0
     assert kept["loss"].finalize(sums["loss"]) == 1.5
+
+
+@pytest.mark.parametrize("labels_shape", [(4, 1), (4,)])
+def test_predictions_and_labels_that_broadcast_to_pairs_are_refused(labels_shape):
+    def model_fn(model, features, labels, mode):
+        predictions = features["x"][:, 0] if len(labels_shape) == 2 else features["x"][:, :1]
+        return EstimatorSpec(loss=(predictions - labels) ** 2)
+
+    with pytest.raises(InputError, match=r"loss has shape \(4, 4\), one value for each pair"):
+        call_model_fn(model_fn, None, {"x": jnp.ones((4, 3))}, jnp.ones(labels_shape), Mode.TRAIN)
+
+
+def test_a_loss_per_token_may_have_as_many_tokens_as_examples():
+    def model_fn(model, features, labels, mode):
+        return EstimatorSpec(loss=(features["x"] - labels) ** 2)
+
+    tokens = jnp.ones((4, 4))
+    assert call_model_fn(model_fn, None, {"x": tokens}, tokens, Mode.TRAIN).loss.shape == (4, 4)
