@@ -7,7 +7,6 @@ the weights, the checks of shapes. All of it happens while the program is traced
 from __future__ import annotations
 
 import dataclasses
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,8 +17,6 @@ from systolic._errors import InputError
 from systolic.estimator import _metrics
 from systolic.estimator._metrics import Mean, Metric, Reduction, masked_sums
 from systolic.estimator._mode import Mode
-
-_KNOWN = ("model", "features", "labels", "mode", "params", "key")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -44,7 +41,7 @@ class EstimatorSpec:
     def metric_objects(self) -> dict[str, Metric]:
         """The metrics, each a :class:`Metric`: plain arrays have become a :class:`Mean` with the spec's weights."""
         table: dict[str, Metric] = {}
-        for name, metric in _metrics_of(self).items():
+        for name, metric in metrics_of(self).items():
             if not isinstance(metric, Metric):
                 metric = Mean(metric, _plain_weights(self, metric, name))
             metric.label = name
@@ -60,87 +57,6 @@ class Finalizer:
     """The metric's class, by which an exported model finds it again; None for a class that is not systolic's own."""
     finalize: Callable[[Mapping[str, Any]], float]
     reductions: Mapping[str, Reduction]
-
-
-def call_model_fn(
-    model_fn: Callable[..., EstimatorSpec],
-    bound: Any,
-    features: Any,
-    labels: Any,
-    mode: Mode,
-    params: Any = None,
-    rngs: jax.Array | None = None,
-) -> EstimatorSpec:
-    """Call ``model_fn`` with those of ``model, features, labels, mode, params, key`` that its signature names.
-
-    bound: what an adapter's ``bind`` returned (passed as ``model``); params: the user's own settings; rngs: a PRNG key
-    for this step (passed as ``key``). Returns the checked spec. InputError if the signature asks for something else,
-    or the result is not an EstimatorSpec of the right shapes for ``mode`` (:func:`check_spec`).
-    """
-    values = dict(zip(_KNOWN, (bound, features, labels, mode, params, rngs)))
-    positional, keywords = [], {}
-    for name, parameter in inspect.signature(model_fn).parameters.items():
-        if parameter.kind is parameter.VAR_KEYWORD:
-            keywords.update({known: value for known, value in values.items() if known not in keywords})
-        elif parameter.kind is parameter.VAR_POSITIONAL:
-            continue
-        elif name in values:
-            if parameter.kind is parameter.POSITIONAL_ONLY:
-                positional.append(values.pop(name))
-            else:
-                keywords[name] = values[name]
-        elif parameter.default is parameter.empty:
-            raise InputError(
-                f"model_fn: {_name(model_fn)} asks for a parameter {name!r}; wanted only names among "
-                f"{', '.join(_KNOWN)}. Rename it, or bind it first with functools.partial."
-            )
-    try:
-        spec = model_fn(*positional, **keywords)
-    except (TypeError, AttributeError) as error:
-        if labels is None and "NoneType" in str(error):
-            raise InputError(_without_labels(_name(model_fn), mode, error)) from error
-        raise
-    except KeyError as error:
-        wanted = error.args[0] if error.args else None
-        if isinstance(features, Mapping) and isinstance(wanted, str) and wanted not in features:
-            raise InputError(
-                f"model_fn: {_name(model_fn)} looked for {wanted!r}, and the data has no feature of that name; the "
-                f"features are {', '.join(map(repr, features)) or 'none'}. Let input_fn give it, or use another name."
-            ) from error
-        raise
-    spec = check_spec(spec, mode, batch_size_of(features), _name(model_fn))
-    _refuse_pairs(spec, features, labels)
-    return spec
-
-
-def _refuse_pairs(spec: EstimatorSpec, features: Any, labels: Any) -> None:
-    """InputError for a loss or metric of [batch, batch] where no input has such a second dimension.
-
-    ``[batch] - [batch, 1]`` broadcasts to every pair of examples: a number that changes with the batch size, and into
-    which padding enters by the second dimension.
-    """
-    size = batch_size_of(features)
-    if size is None or size < 2 or spec.weights is not None:
-        return
-    if any(jnp.ndim(leaf) > 1 and leaf.shape[1] == size for leaf in jax.tree.leaves((features, labels))):
-        return
-    values = {label: _loss_entry(spec, name)[0] for label, name in _loss_names(spec).items()}
-    values |= {name: getattr(metric, "values", metric) for name, metric in _metrics_of(spec).items()}
-    for name, value in values.items():
-        if jnp.shape(value)[:2] == (size, size):
-            raise InputError(
-                f"EstimatorSpec: {name} has shape {jnp.shape(value)}, one value for each pair of examples: predictions and "
-                "labels of shapes such as (batch,) and (batch, 1) were broadcast against each other. Give both one shape, as "
-                "in labels[:, 0]; if pairs are meant, reduce them to one value per example, or pass weights="
-            )
-
-
-def batch_size_of(features: Any) -> int | None:
-    """First dimension of the first array in ``features``; None where there is no array."""
-    for leaf in jax.tree.leaves(features):
-        if getattr(leaf, "ndim", 0):
-            return leaf.shape[0]
-    return None
 
 
 def check_spec(spec: Any, mode: Mode, batch_size: int | None, name: str = "model_fn") -> EstimatorSpec:
@@ -167,7 +83,7 @@ def check_spec(spec: Any, mode: Mode, batch_size: int | None, name: str = "model
     _check_losses(spec, batch_size)
     for path, leaf in jax.tree_util.tree_leaves_with_path(spec.predictions):
         _check_rows(leaf, batch_size, f"EstimatorSpec(predictions=...) leaf {jax.tree_util.keystr(path) or 'itself'}")
-    for metric_name, metric in _metrics_of(spec).items():
+    for metric_name, metric in metrics_of(spec).items():
         values = metric.values if isinstance(metric, Metric) else metric
         _check_rows(values, batch_size, f"EstimatorSpec(metrics={{{metric_name!r}: ...}})", scalar=True)
     return spec
@@ -180,7 +96,7 @@ def reduce_loss(spec: EstimatorSpec, mask: jax.Array | None, name: str | None = 
     real examples, or None where all are. name: which entry of a dict of losses. A scalar loss gives ``(loss, 1)``; with
     a mask it is an InputError, since what padding did to it cannot be undone.
     """
-    loss, weights = _loss_entry(spec, name)
+    loss, weights = loss_entry(spec, name)
     weights = None if weights is None else jax.lax.stop_gradient(weights)
     loss = jnp.asarray(loss)
     loss = loss.astype(jnp.float64 if loss.dtype == jnp.float64 else jnp.float32)
@@ -193,7 +109,7 @@ def metric_sums(spec: EstimatorSpec, mask: jax.Array | None) -> dict[str, dict[s
     mask as for :func:`reduce_loss`. The structure is the same for every batch; :func:`finalizers` is the other half.
     """
     sums: dict[str, dict[str, jax.Array]] = {}
-    for label, name in _loss_names(spec).items():
+    for label, name in loss_names(spec).items():
         value, weight = reduce_loss(spec, mask, name)
         sums[label] = {"sum": value, "weight": weight}
     return sums | {name: metric.sums(mask) for name, metric in spec.metric_objects().items()}
@@ -201,7 +117,7 @@ def metric_sums(spec: EstimatorSpec, mask: jax.Array | None) -> dict[str, dict[s
 
 def finalizers(spec: EstimatorSpec) -> dict[str, Finalizer]:
     """The static half of :func:`metric_sums`, under the same names; holds no array, so it may outlive the trace."""
-    table = {label: Finalizer("Mean", Mean.finalize, {}) for label in _loss_names(spec)}
+    table = {label: Finalizer("Mean", Mean.finalize, {}) for label in loss_names(spec)}
     for name, metric in spec.metric_objects().items():
         table[name] = Finalizer(_own_class(metric), type(metric).finalize, dict(metric.reductions))
     return table
@@ -213,7 +129,7 @@ def _own_class(metric: Metric) -> str | None:
     return name if getattr(_metrics, name, None) is type(metric) else None
 
 
-def _metrics_of(spec: EstimatorSpec) -> Mapping[str, Any]:
+def metrics_of(spec: EstimatorSpec) -> Mapping[str, Any]:
     if spec.metrics is None:
         return {}
     if not isinstance(spec.metrics, Mapping):
@@ -230,7 +146,7 @@ def _metrics_of(spec: EstimatorSpec) -> Mapping[str, Any]:
     return spec.metrics
 
 
-def _loss_names(spec: EstimatorSpec) -> dict[str, str | None]:
+def loss_names(spec: EstimatorSpec) -> dict[str, str | None]:
     """Label under which a loss is reported -> its name for :func:`reduce_loss`."""
     if spec.loss is None:
         return {}
@@ -239,7 +155,7 @@ def _loss_names(spec: EstimatorSpec) -> dict[str, str | None]:
     return {"loss": None}
 
 
-def _loss_entry(spec: EstimatorSpec, name: str | None) -> tuple[Any, Any]:
+def loss_entry(spec: EstimatorSpec, name: str | None) -> tuple[Any, Any]:
     losses, weights = spec.loss, spec.weights
     if losses is None:
         raise InputError("EstimatorSpec(loss=...): no loss was given. Return an array with one value per example.")
@@ -259,8 +175,8 @@ def _loss_entry(spec: EstimatorSpec, name: str | None) -> tuple[Any, Any]:
 
 
 def _check_losses(spec: EstimatorSpec, batch_size: int | None) -> None:
-    for label, name in _loss_names(spec).items():
-        loss, weights = _loss_entry(spec, name)
+    for label, name in loss_names(spec).items():
+        loss, weights = loss_entry(spec, name)
         what = "EstimatorSpec(loss=...)" if name is None else f"EstimatorSpec(loss={{{name!r}: ...}})"
         _check_rows(loss, batch_size, what, scalar=True)
         if not jnp.issubdtype(jnp.result_type(loss), jnp.floating):
@@ -290,19 +206,6 @@ def _check_rows(leaf: Any, batch_size: int | None, what: str, scalar: bool = Fal
         )
 
 
-def _without_labels(name: str, mode: Mode, error: Exception) -> str:
-    first = str(error).split("\n")[0]
-    if mode is Mode.PREDICT:
-        return (
-            f"model_fn: {name} uses labels in mode PREDICT, where they are None ({first}). Return "
-            "sl.EstimatorSpec(predictions=...) before the line that uses them: if mode is sl.Mode.PREDICT: ..."
-        )
-    return (
-        f"model_fn: {name} uses labels in mode {mode.name}, and the data has none: labels are None ({first}). Let "
-        "input_fn return a pair (features, labels), or compute the loss from the features alone."
-    )
-
-
 def _plain_weights(spec: EstimatorSpec, values: Any, name: str) -> Any:
     """The spec's weights for a metric given as a plain array; a scalar takes none."""
     weights, shape = spec.weights, jnp.shape(values)
@@ -315,8 +218,3 @@ def _plain_weights(spec: EstimatorSpec, values: Any, name: str) -> Any:
             "weights=None for none."
         )
     return weights
-
-
-def _name(model_fn: Any) -> str:
-    function = getattr(model_fn, "func", model_fn)
-    return getattr(function, "__name__", type(function).__name__)

@@ -20,8 +20,9 @@ import optax
 from systolic._errors import InputError
 from systolic.data import ElementSpec, to_device_dtypes
 from systolic.estimator._mode import Mode
+from systolic.estimator._model_call import call_model_fn
 from systolic.estimator._precision import Precision
-from systolic.estimator._spec import Finalizer, call_model_fn, finalizers, metric_sums, reduce_loss
+from systolic.estimator._spec import Finalizer, finalizers, metric_sums, reduce_loss
 from systolic.estimator._totals import combine
 from systolic.estimator.adapters import Adapter
 

@@ -14,7 +14,8 @@ import pytest
 from systolic._errors import InputError
 from systolic.estimator import _metrics as metrics
 from systolic.estimator._mode import Mode
-from systolic.estimator._spec import EstimatorSpec, call_model_fn, finalizers, metric_sums, reduce_loss
+from systolic.estimator._model_call import call_model_fn
+from systolic.estimator._spec import EstimatorSpec, finalizers, metric_sums, reduce_loss
 
 FEATURES, LABELS = {"x": jnp.ones((4, 3))}, jnp.zeros(4)
 PER_EXAMPLE = jnp.arange(4.0)
