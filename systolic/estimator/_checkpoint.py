@@ -12,6 +12,7 @@ import errno
 import logging
 import pathlib
 import shutil
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -24,6 +25,8 @@ from systolic._log import logger
 from systolic.program import leaf_names
 
 _DISK_FULL = "the disk is full: free some space and start again; earlier checkpoints are whole"
+_TURN = threading.Lock()
+_WRITER: list[Any] = []  # the Orbax manager that wrote last in this process
 _OVERHEAD = 64 << 10  # bytes that Orbax writes around the arrays: lists of files, of leaves, of shards
 
 
@@ -81,7 +84,7 @@ class Checkpoints:
         # Orbax refuses arrays without elements; the list of leaves is enough to make them again.
         arrays = {name: x for name, x in flat.items() if x.size}
         self._refuse_full_disk(step, sum(x.nbytes for x in arrays.values()))
-        with _explained(f"cannot save step {step} to {self.folder}"):
+        with _explained(f"cannot save step {step} to {self.folder}"), _turn(self._manager):
             self._manager.save(
                 step,
                 args=ocp.args.Composite(
@@ -176,6 +179,21 @@ class Checkpoints:
         earlier = [s for s in self.steps() if s < step]
         back = f" to go on from step {earlier[-1]}" if earlier else " to start anew"
         return f"delete {self.folder / str(step)}{back}"
+
+
+@contextlib.contextmanager
+def _turn(manager: Any) -> Iterator[None]:
+    """Let one manager of this process write at a time, as trainings in several threads would have it otherwise.
+
+    Orbax numbers its operations by one counter of the whole process, which a write in the background reads: two at once
+    wait for each other's signals without end, or take the one's folder for the other's.
+    """
+    with _TURN:
+        if _WRITER and _WRITER[0] is not manager:
+            with contextlib.suppress(Exception):  # told to the thread that began that write, when it waits for it
+                _WRITER[0].wait_until_finished()
+        _WRITER[:] = [manager]
+        yield
 
 
 def _not_orbax(record: logging.LogRecord) -> bool:
