@@ -64,10 +64,15 @@ class Feed:
         if seconds > _CHEAP and self._items > 1:  # the first one also opens files and imports
             self._slow += 1
             if self._slow >= _SLOW_ITEMS:
-                self._ahead = prefetch(self._source, self._put, self._depth)
+                source, self._source = self._source, iter(())  # from here on the thread's, whatever interrupts this
+                self._ahead = prefetch(source, self._put, self._depth)
         elif self._items % _WINDOW == 0:
             self._slow //= 2
         return item
+
+    def state(self) -> str:
+        """One line for a person who wonders what a run waits for."""
+        return "made by the loop itself, no queue" if self._ahead is None else self._ahead.state()
 
     def close(self) -> None:
         """Stop the thread, if any, and close the source."""

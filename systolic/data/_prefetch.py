@@ -115,10 +115,11 @@ class Prefetch:
                 raise error
         raise StopIteration
 
-    def close(self, timeout: float = 5.0) -> None:
+    def close(self, timeout: float = 1.0) -> None:
         """Stop reading ahead, close the source on its own thread, and wait for that for at most ``timeout`` seconds.
 
-        A source that blocks for longer is left behind on its daemon thread, with a log line.
+        A source that blocks for longer is left behind on its daemon thread, with a log line; should it come back, it is
+        closed there.
         """
         self._shared.close()
         if self._thread is not threading.current_thread():
@@ -126,6 +127,12 @@ class Prefetch:
             if self._thread.is_alive():
                 logger.warning("input: the source has not come back %g s after closing; its thread is left", timeout)
         self._finalizer.detach()
+
+    def state(self) -> str:
+        """How full the queue is and what the thread does, in words."""
+        shared = self._shared
+        does = "has ended" if shared.done else "rests" if shared.sleeps["thread"] else "is at work on the next"
+        return f"{len(shared.items)} of {shared.depth} items ready; the thread that makes them {does}"
 
     def __enter__(self) -> Prefetch:
         return self

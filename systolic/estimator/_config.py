@@ -23,7 +23,8 @@ class RunConfig:
         seed: seeds the parameters and every step's randomness.
         checkpoint_every: steps between checkpoints; ``None`` saves at the end (and when told to stop) only.
         keep: how many of the latest checkpoints stay.
-        log_every: steps between records in ``metrics.jsonl`` and TensorBoard.
+        log_every: steps between records in ``metrics.jsonl`` and TensorBoard, and calls of ``Hook.after_steps``, which
+            tells where exactly; the last step of a run has one too.
         tail: what happens to a short batch at the end of a training epoch: it joins the next epoch (``"carry"``), is
             dropped (``"drop"``), or is padded and masked (``"pad"``; refused for models with batch statistics).
         on_nonfinite: ``"stop"`` freezes the state at the first NaN or infinite loss and names the tensor it came

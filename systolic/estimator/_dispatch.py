@@ -14,6 +14,7 @@ from systolic.data import Batch, Batches, Group
 from systolic.estimator._engine import Engine
 from systolic.estimator._steps import SCALAR_LOSS
 
+AHEAD = 2  # dispatches in flight before the host reads a result
 _LONGEST_BURST = 32  # steps
 _BRISK, _SLOW = 2e-3, 2e-2  # s a group: bursts grow below the one and shrink above the other
 _BURST_BYTES = 1 << 20

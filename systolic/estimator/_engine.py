@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import pathlib
+import threading
 import time
 from typing import Any
 
@@ -42,6 +43,7 @@ class Engine:
         meta: what is saved beside the state: ``position`` in the training data, ``evaluated`` (step of the last
             evaluation), ``metrics`` (its results), ``hooks``.
         compiles: every compile of this process.
+        training: held while a call trains the state, by one thread at a time.
         trains: whether this process has trained the state; if not, evaluation follows another process's checkpoints.
     """
 
@@ -55,6 +57,7 @@ class Engine:
         self.meta: dict[str, Any] = {}
         self.trains = False
         self.compiles: list[Compiled] = []
+        self.training = threading.Lock()
         self._programs: dict[Any, Program] = {}
         self._shapes: dict[str, State] = {}
         self._latest: dict[str, Any] = {}

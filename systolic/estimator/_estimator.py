@@ -13,11 +13,10 @@ from systolic._errors import InputError, TargetError
 from systolic.estimator import _evaluate, _predict
 from systolic.estimator._config import RunConfig
 from systolic.estimator._engine import Engine
-from systolic.estimator._folder import locked, prepare
 from systolic.estimator._hooks import Hook
 from systolic.estimator._mode import Mode
 from systolic.estimator._precision import Precision
-from systolic.estimator._run import Run
+from systolic.estimator._run import TrainingRun, alone
 from systolic.estimator._signals import stop_on_signal
 from systolic.estimator._steps import Steps
 from systolic.estimator._train import TrainLoop
@@ -168,7 +167,7 @@ class Estimator:
         """Exact metrics over one pass of ``input_fn`` (or its first ``steps`` batches): ``loss`` and the spec's."""
         self._refuse_indivisible(Mode.EVAL)
         with stop_on_signal() as stop:
-            result = _evaluate.evaluate(self._engine, input_fn, steps, stop=lambda: bool(stop))
+            result = _evaluate.evaluate(self._engine, input_fn, steps, stop=stop)
             if stop:
                 stop.finish()
         assert result is not None
@@ -260,11 +259,7 @@ class Estimator:
         self._refuse_indivisible(Mode.TRAIN)
         engine = self._engine
         with contextlib.ExitStack() as stack:
-            if self.config.model_dir is not None:
-                stack.enter_context(locked(prepare(self.config.model_dir)))  # type: ignore[arg-type]
-                engine.checkpoints.clean()
-                stack.enter_context(engine.checkpoints.settled())
-                engine.follow()
+            stack.enter_context(alone(engine))
             if restart_data and self.step:
                 engine.ensure_state()
                 engine.meta["position"], self._epochs = None, 0
@@ -272,12 +267,12 @@ class Estimator:
                 epochs = self._epochs = self._epochs + epochs
             until = max_steps if steps is None else self.step + steps
             stop = stack.enter_context(stop_on_signal())
-            run = stack.enter_context(Run(engine, (*self.hooks, *hooks), until))
+            run = stack.enter_context(TrainingRun(engine, (*self.hooks, *hooks), until))
 
             def evaluate() -> dict[str, float] | None:
                 with run.phase("evaluating"):
                     return _evaluate.evaluate(
-                        engine, eval_fn, eval_steps, beat=lambda _: run.beat("evaluating"), stop=lambda: bool(stop)
+                        engine, eval_fn, eval_steps, beat=lambda _: run.beat("evaluating"), stop=stop
                     )
 
             TrainLoop(

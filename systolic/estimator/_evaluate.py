@@ -12,12 +12,11 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from systolic._errors import InputError
 from systolic.data import Batch, Batches, ElementSpec, prefetch
-from systolic.estimator._dispatch import batch_tree
+from systolic.estimator._dispatch import AHEAD, batch_tree
 from systolic.estimator._engine import Engine
 from systolic.estimator._mode import Mode
+from systolic.estimator._signals import StopRequest
 from systolic.estimator._totals import Totals
-
-_AHEAD = 2  # dispatches in flight before the host reads a result
 
 
 def evaluate(
@@ -26,20 +25,24 @@ def evaluate(
     steps: int | None = None,
     *,
     beat: Callable[[int], None] = lambda done: None,
-    stop: Callable[[], bool] = lambda: False,
+    stop: StopRequest | None = None,
 ) -> dict[str, float] | None:
     """Metrics over one pass of ``input_fn`` (or its first ``steps`` batches).
 
     Args:
         beat: called with the number of batches done.
-        stop: asked between batches; when true the evaluation is given up and ``None`` comes back.
+        stop: once it asks to stop, the evaluation is given up and ``None`` comes back.
 
     Raises:
         InputError: no example, shapes that differ from training, or a scalar loss on a batch that had to be padded.
     """
+    stop = StopRequest() if stop is None else stop
     size = engine.batch_sizes[Mode.EVAL]
     batches = Batches(input_fn, size, tail="pad", epochs=1, spec=engine.known_spec(), notices=engine.notices)
-    spec = batches.spec
+    spec = stop.wait(batches.peek)
+    if spec is None:
+        batches.close()
+        return None
     variables = engine.variables(spec)
     program = engine.executable("eval", spec)
     totals: Totals | None = None
@@ -49,18 +52,18 @@ def evaluate(
         contextlib.closing(batches),
         prefetch(limited(batches, steps), put_rows(engine), depth=engine.config.prefetch) as feed,
     ):
-        for batch, count, _ in feed:
-            if stop():
-                return None
+        for batch, count, _ in stop.items(feed):
             sums = program(variables, batch)
             if count < size and Mode.EVAL in engine.steps.scalar_loss:
                 refuse_scalar_loss(count, size, done)
             totals = totals or Totals(engine.steps.finalizers[Mode.EVAL])
             held.append(sums)
-            if len(held) > _AHEAD:
+            if len(held) > AHEAD:
                 totals.add(jax.device_get(held.popleft()))
             done += 1
             beat(done)
+    if stop:
+        return None
     assert totals is not None, "Batches refuses an empty data set"
     for sums in held:
         totals.add(jax.device_get(sums))

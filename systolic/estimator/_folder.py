@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import functools
 import os
@@ -10,52 +11,129 @@ import pathlib
 from collections.abc import Iterator
 
 from systolic._errors import CheckpointError, InputError
+from systolic._log import logger
 from systolic.estimator._process import host, is_gone
 
-_HELD: list[list[int]] = []  # one list per lock of this process: its handle, or nothing once it is closed
+_LOCK = ".lock"
 
 
 def prepare(folder: pathlib.Path) -> pathlib.Path:
     """Make ``folder`` and see that it can be written.
 
     Raises:
-        InputError: it is a file, or cannot be made or written; found before any compile.
+        InputError: it is a file, the disk is full, or it cannot be made or written; found before any compile.
     """
+    probe = folder / f".write-{os.getpid()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".write-{os.getpid()}"
-        probe.write_bytes(b"")
-        probe.unlink()
+        try:
+            probe.write_bytes(b"\0")  # an empty file fits on a full disk
+        finally:
+            probe.unlink(missing_ok=True)
     except OSError as error:
-        raise InputError(
-            f"RunConfig(model_dir): cannot write to {folder} ({error.strerror or error}); choose a folder you own"
-        ) from error
+        raise unwritable(folder, error) from error
     return folder
+
+
+def unwritable(path: pathlib.Path, error: OSError) -> InputError:
+    """The error for a run that cannot write ``path``: why, and what to do."""
+    remedy = "choose a folder you own"
+    blocking = next((p for p in (path, *path.parents) if p.exists() and not p.is_dir()), None)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        remedy = "the disk is full: free some space, or choose another folder"
+    elif error.errno in (errno.ENOTDIR, errno.EEXIST) and blocking is not None:
+        remedy = f"{blocking} is a file where a folder is wanted: remove it, or choose a folder you own"
+    elif error.errno == errno.EISDIR:
+        remedy = f"{path} is a folder where a file is wanted: remove it, or choose another model_dir"
+    return InputError(f"RunConfig(model_dir): cannot write to {path} ({error.strerror or error}); {remedy}")
+
+
+class _Lock:
+    """An exclusive lock on a folder, by a file in it. It goes with the process, however that ends."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self.folder, self.path = folder, folder / _LOCK
+        self.handle: int | None = self._acquire()
+
+    def _acquire(self) -> int:
+        while True:
+            try:
+                handle = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+            except OSError as error:
+                raise unwritable(self.path, error) from error
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if self.stands(handle):  # else it was removed meanwhile, and another may hold the one that is there now
+                    os.ftruncate(handle, 0)
+                    os.pwrite(handle, f"{os.getpid()} {host()}\n".encode(), 0)
+                    return handle
+            except BlockingIOError:
+                owner = os.pread(handle, 512, 0).decode(errors="replace")
+                os.close(handle)
+                raise CheckpointError(_in_use(self.folder, owner)) from None
+            except OSError as error:
+                os.close(handle)
+                raise unwritable(self.path, error) from error
+            os.close(handle)
+
+    def stands(self, handle: int) -> bool:
+        """Whether ``handle`` is of the file that lies at the lock's path."""
+        try:
+            return os.path.samestat(os.stat(self.path), os.fstat(handle))
+        except FileNotFoundError:
+            return False
+
+    def renew(self) -> None:
+        """Take the lock again where somebody has removed its file."""
+        if self.handle is None or self.stands(self.handle):
+            return
+        if not self.folder.is_dir():
+            raise CheckpointError(
+                f"{self.folder} was removed while training in it, and the checkpoints with it; nothing was saved now. "
+                "Start again, and leave the folder where it is"
+            )
+        removed, self.handle = self.handle, self._acquire()
+        os.close(removed)
+        logger.warning("%s was removed while training; it has been made again", self.path)
+
+    def release(self) -> None:
+        """Let go; a second call does nothing."""
+        handle, self.handle = self.handle, None
+        if handle is not None:
+            os.close(handle)
+
+
+_HELD: list[_Lock] = []  # the locks of this process
 
 
 @contextlib.contextmanager
 def locked(folder: pathlib.Path) -> Iterator[None]:
-    """Hold the folder for training; the lock goes with the process, however that ends.
+    """Hold the folder for training.
 
     Raises:
         CheckpointError: another process trains in it.
+        InputError: the lock's file cannot be written.
     """
     _let_go_in_children()
-    handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-    held = [handle]
-    _HELD.append(held)
+    lock = _Lock(folder)
+    _HELD.append(lock)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise CheckpointError(_in_use(folder, os.pread(handle, 512, 0).decode(errors="replace"))) from None
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, f"{os.getpid()} {host()}\n".encode(), 0)
         yield
     finally:
-        if held:  # a forked child has closed it already
-            _HELD.remove(held)
-            os.close(held.pop())
+        lock.release()
+        if lock in _HELD:  # a forked child holds none any more
+            _HELD.remove(lock)
+
+
+def keep_locked(folder: pathlib.Path) -> None:
+    """To be called before each save: the lock's file is there still, or is made again.
+
+    Raises:
+        CheckpointError: the folder is gone, or another process has begun to train in it.
+    """
+    for lock in _HELD:
+        if lock.folder == folder:
+            lock.renew()
 
 
 def _in_use(folder: pathlib.Path, owner: str) -> str:
@@ -78,7 +156,6 @@ def _let_go_in_children() -> None:
 
 
 def _close_all() -> None:
-    for held in _HELD:
-        if held:
-            os.close(held.pop())
+    for lock in _HELD:
+        lock.release()
     _HELD.clear()

@@ -21,7 +21,7 @@ class Run(Protocol):
     """What a hook may ask of the run that calls it."""
 
     def stop(self, reason: str) -> None:
-        """End training after this step, in good order: save, evaluate if due, call ``end``."""
+        """End training at the step that the hook was told of, in good order: save, call ``end``."""
 
     def export(self, directory: Path, batch_sizes: Sequence[int] | None, platforms: tuple[str, ...]) -> None:
         """Export the model as it stands now."""
@@ -37,9 +37,15 @@ class Hook:
         """Before the first step, after a checkpoint (if any) has been restored."""
 
     def after_steps(self, run: Run, step: int, metrics: Metrics) -> None:
-        """When a training record is written, every ``RunConfig.log_every`` steps: ``metrics`` are those of ``step``.
+        """When a training record is written: every ``RunConfig.log_every`` steps and at the run's last step.
 
-        The device runs ahead of the records, so training stands a few steps further on; ``run.stop`` ends it there.
+        With ``steps_per_loop``, a record is written where a dispatch ends: the first time at or after each multiple of
+        ``log_every``. Dispatches end at multiples of ``steps_per_loop``, evaluations, checkpoints and the last step: for 7
+        and ``log_every=10``, records are of steps 14, 21, 35, 42, and so on, also in a resumed run. A run that a signal
+        ended has no record of its last step, and will write those of an undisturbed one when it is resumed.
+
+        ``metrics`` are those of the dispatch that ended at ``step``. The device waits while this method runs, so that
+        ``run.stop`` ends training at exactly ``step``.
         """
 
     def after_evaluate(self, run: Run, step: int, metrics: Metrics) -> None:

@@ -21,18 +21,28 @@ from systolic.program import leaf_names
 
 def nonfinite_step(steps: Steps, state: Any, batch: Any, spec: ElementSpec, number: int) -> str:
     """Say what went bad in a training step: ``state`` stands before it, ``batch`` is its input, both on the host."""
-    key = Clock.unpack(state["clock"]).key()
-    args = state["params"], state["model_state"], batch
+    key, n = Clock.unpack(state["clock"]).key(), steps.accumulate
     names = ("params", "model_state", "batch")
-
-    def loss(params: Any, model_state: Any, batch: Any) -> Any:
-        return steps.loss(params, model_state, batch, spec, key)[0]
-
-    if found := first_nonfinite(loss, *args, names=names):
+    params, model_state = state["params"], state["model_state"]
+    if found := _bad_input((params, model_state, batch), names):
         spoilt = ", which the gradient of the step before made so" if " in params/" in found else ""
         return f"the loss of step {number} is not finite: {found}{spoilt}"
-    if found := first_nonfinite(jax.grad(loss), *args, names=names):
-        return f"the gradient of step {number} is not finite, though its loss is: {found}"
+    for i in range(n):
+        part, part_key, where = batch, key, ""
+        if n > 1:  # the rows and the key of the microbatch, as `Steps` has them
+            part, part_key = jax.tree.map(lambda x, i=i: x[i::n], batch), jax.random.fold_in(key, i)
+            where = f", in microbatch {i + 1} of {n}"
+
+        def loss(params: Any, model_state: Any, part: Any, key: Any = part_key) -> Any:
+            return steps.loss(params, model_state, part, spec, key)
+
+        args = params, model_state, part
+        if found := first_nonfinite(lambda *args, loss=loss: loss(*args)[0], *args, names=names):
+            return f"the loss of step {number} is not finite: {found}{where}"
+        if found := first_nonfinite(jax.grad(lambda *args, loss=loss: loss(*args)[0]), *args, names=names):
+            return f"the gradient of step {number} is not finite, though its loss is: {found}{where}"
+        if i + 1 < n:
+            model_state = jax.device_get(jax.jit(loss)(*args)[1][2])
     return f"step {number} is not finite, though every value is when it is computed operation by operation"
 
 
@@ -58,13 +68,19 @@ def first_nonfinite(fn: Callable[..., Any], *args: Any, names: tuple[str, ...]) 
     Returns:
         ``None`` when every value is finite.
     """
-    for name, value in zip(leaf_names(args, names), jax.tree.leaves(args), strict=True):
-        if kind := _nonfinite(value):
-            return f"{kind} in {name}{_where(value)}"
+    if bad := _bad_input(args, names):
+        return bad
     closed = jax.make_jaxpr(fn)(*args)
     found: list[str] = []
     _replay(closed.jaxpr, closed.consts, jax.tree.leaves(args), found)
     return found[0] if found else None
+
+
+def _bad_input(args: tuple[Any, ...], names: tuple[str, ...]) -> str | None:
+    for name, value in zip(leaf_names(args, names), jax.tree.leaves(args), strict=True):
+        if kind := _nonfinite(value):
+            return f"{kind} in {name}{_where(value)}"
+    return None
 
 
 def _replay(jaxpr: Any, consts: Any, args: Any, found: list[str]) -> list[Any]:

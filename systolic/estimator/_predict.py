@@ -12,11 +12,10 @@ import numpy as np
 
 from systolic._errors import InputError
 from systolic.data import Batches, prefetch
+from systolic.estimator._dispatch import AHEAD
 from systolic.estimator._engine import Engine
 from systolic.estimator._evaluate import features_only, limited, put_rows
 from systolic.estimator._mode import Mode
-
-_AHEAD = 2  # dispatches in flight before the host reads a result
 
 
 def predict(engine: Engine, input_fn: Any) -> Iterator[Any]:
@@ -48,7 +47,7 @@ def predict(engine: Engine, input_fn: Any) -> Iterator[Any]:
                     "come from are gone; read them to the end first, or call predict again"
                 )
             held.append((program(variables, batch), count, host.host))
-            if len(held) > _AHEAD:
+            if len(held) > AHEAD:
                 yield from rows(*held.popleft())
         while held:
             yield from rows(*held.popleft())

@@ -8,15 +8,17 @@ import importlib.metadata
 import math
 import pathlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 
+from systolic._errors import InputError
 from systolic._log import logger
 from systolic.estimator._engine import Engine
 from systolic.estimator._events import EventLog
 from systolic.estimator._export import export
+from systolic.estimator._folder import locked, prepare, unwritable
 from systolic.estimator._hooks import Hook, HookList
 from systolic.estimator._mode import Mode
 from systolic.estimator._progress import Progress
@@ -24,7 +26,35 @@ from systolic.estimator._summary import write_summary
 from systolic.estimator._watchdog import Watchdog
 
 
-class Run:
+@contextlib.contextmanager
+def alone(engine: Engine) -> Iterator[None]:
+    """Hold the Estimator and its folder, where it has one, for one training; left when the last save is whole.
+
+    Raises:
+        InputError: another thread, or a hook's caller, trains this Estimator; or the folder cannot be written.
+        CheckpointError: another process, or another Estimator, trains in the folder.
+    """
+    if not engine.training.acquire(blocking=False):
+        raise InputError(
+            "train: this Estimator is in training already, in another thread or in the run whose hook called this; wait "
+            "for that to end, or make an Estimator for each thread"
+        )
+    try:
+        if engine.config.model_dir is None:
+            yield
+            return
+        with locked(prepare(engine.config.model_dir)):  # type: ignore[arg-type]
+            checkpoints = engine.checkpoints
+            assert checkpoints is not None
+            checkpoints.clean()
+            with checkpoints.settled():
+                engine.follow()
+                yield
+    finally:
+        engine.training.release()
+
+
+class TrainingRun:
     """What happens around the training loop; ``run.stop(reason)`` ends it in good order.
 
     A context manager: on the way out hooks are told, files closed and ``summary.html`` written, also when the run
@@ -41,15 +71,16 @@ class Run:
         self._loss: Any = None
         self._wait = 0.0
         self._log: EventLog | None = None
-        self._watchdog = Watchdog(engine.config.stall_seconds)
+        self.queue: Callable[[], str] = lambda: "not begun"  # how the training input stands, for the watchdog
+        self._watchdog = Watchdog(engine.config.stall_seconds, queue_state=lambda: self.queue())
         self._progress = Progress(
             total,
-            start=engine.peek_checkpoint() or engine.step(),
+            start=self._step(),
             examples_per_step=engine.batch_sizes[Mode.TRAIN],
             enabled=engine.config.progress,
         )
 
-    def __enter__(self) -> Run:
+    def __enter__(self) -> TrainingRun:
         self._watchdog.start()
         self._progress.start()
         return self
@@ -57,7 +88,7 @@ class Run:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         try:
             if self._begun:
-                self._hooks.end(self, self.engine.step())
+                self._hooks.end(self, self._step())
         finally:
             self._progress.close()
             self._watchdog.close()
@@ -69,7 +100,7 @@ class Run:
     # --- what hooks may ask ------------------------------------------------------------------------------------------
 
     def stop(self, reason: str) -> None:
-        """End training after this dispatch: save, then return."""
+        """End training at the step that the calling hook was told of: save, then return."""
         if self.stopped is None:
             self.stopped = reason
             self._progress.note(reason)
@@ -84,7 +115,10 @@ class Run:
     def begin(self, step: int) -> None:
         """The state exists and stands at ``step``; what a killed run recorded beyond it is cut."""
         if self.engine.config.model_dir is not None:
-            self._log = EventLog(self.engine.config.model_dir, resume_step=step)
+            try:
+                self._log = EventLog(self.engine.config.model_dir, resume_step=step)
+            except OSError as error:
+                raise unwritable(pathlib.Path(error.filename or self.engine.config.model_dir), error) from error
             for compiled in self.engine.compiles:
                 self._log.write(step, "compile", dataclasses.asdict(compiled))
         if saved := self.engine.meta.get("hooks"):
@@ -134,6 +168,15 @@ class Run:
         """What the checkpoint keeps of the hooks."""
         return self._hooks.state()
 
+    @property
+    def hears_steps(self) -> bool:
+        """Whether a hook wants to know of training records, and may stop the run there."""
+        return any(getattr(h.after_steps, "__func__", None) is not Hook.after_steps for h in self._hooks.hooks)
+
+    def _step(self) -> int:
+        """Steps done, of the state in memory or, where there is none, the latest checkpoint."""
+        return self.engine.peek_checkpoint() or self.engine.step()
+
     def _info(self, error: BaseException | None) -> dict[str, Any]:
         engine = self.engine
         params = jax.tree.leaves(engine.state["params"]) if engine.state is not None else []
@@ -143,7 +186,7 @@ class Run:
             "title": f"Run {engine.config.model_dir.name}",  # type: ignore[union-attr]
             "target": engine.target.name,
             "devices": engine.target.num_devices,
-            "step": engine.step(),
+            "step": self._step(),
             "seconds": time.monotonic() - self._started,
             "status": _status(error) or self.stopped or "finished",
             "ok": error is None,

@@ -1,7 +1,7 @@
 """Says what a run is stuck at, while it is stuck: phase, time, the state of the input queue, the stack of each thread.
 
 For hangs that no exception reports: an input pipeline that waits for a lock, a host that never joins a collective, a
-compile without end. It does not cure them; with ``abort=True`` it ends the process so that a supervisor can restart it.
+compile without end. It does not cure them.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import FrameType
 from typing import TextIO
 
 from systolic._errors import InputError
 
-ABORT_STATUS = 124  # what timeout(1) uses
 _LIBRARY = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -36,9 +35,7 @@ class Watchdog:
     Args:
         limit_seconds: a pause between two beats longer than this is a stall.
         stream: where to report; ``sys.stderr`` at the time of the report, if not given.
-        queue_state: called for one line about the prefetch queue; must not block.
-        limits: seconds for phases that may take longer, by the phase's name.
-        abort: end the process (exit status 124, no clean-up) when a stall has lasted twice its limit.
+        queue_state: called for a line about the training input; must not block.
 
     Raises:
         InputError: a limit that is not positive.
@@ -55,14 +52,11 @@ class Watchdog:
         stream: TextIO | None = None,
         *,
         queue_state: Callable[[], str] | None = None,
-        limits: Mapping[str, float] | None = None,
-        abort: bool = False,
     ) -> None:
-        self._limit, self._limits = float(limit_seconds), dict(limits or {})
-        for name, limit in {"limit_seconds": self._limit, **self._limits}.items():
-            if not limit > 0:
-                raise InputError(f"Watchdog: {name} is {limit}; it must be a positive number of seconds")
-        self._stream, self._queue_state, self._abort = stream, queue_state, abort
+        self._limit = float(limit_seconds)
+        if not self._limit > 0:
+            raise InputError(f"Watchdog: limit_seconds is {self._limit}; it must be a positive number of seconds")
+        self._stream, self._queue_state = stream, queue_state
         self._last = (time.monotonic(), "starting")
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
@@ -95,23 +89,18 @@ class Watchdog:
 
     def _watch(self) -> None:
         reported: tuple[float, str] | None = None
-        wait, shortest = 0.0, min([self._limit, *self._limits.values()])
+        wait, limit = 0.0, self._limit
         try:
             while not self._ended.wait(wait):
                 last = self._last
-                limit = self._limits.get(last[1], self._limit)
                 paused = time.monotonic() - last[0]
                 if reported is not None and last is not reported:
                     self._say(f"systolic: going on after {last[0] - reported[0]:.1f} s in {reported[1]!r}\n")
                     reported = None
                 if reported is None and paused >= limit:
-                    self._say(self._report(last[1], paused, limit))
+                    self._say(self._report(last[1], paused))
                     reported = last
-                elif reported is not None and self._abort and paused >= 2 * limit:
-                    self._say(f"systolic: no step after {paused:.1f} s in {last[1]!r}: ending the process\n")
-                    os._exit(ABORT_STATUS)
-                due = limit if reported is None else 2 * limit
-                wait = min(max(due - paused, 0.01), shortest / 4)  # the phase may change to one of a shorter limit
+                wait = min(max(limit - paused, 0.01), limit / 4)
                 self._arm(1.5 * limit + wait)
         finally:
             faulthandler.cancel_dump_traceback_later()
@@ -128,16 +117,15 @@ class Watchdog:
             stream.write(text)
             stream.flush()
 
-    def _report(self, phase: str, paused: float, limit: float) -> str:
-        lines = [f"systolic: no progress for {paused:.1f} s (limit {limit:g} s) in phase {phase!r}"]
+    def _report(self, phase: str, paused: float) -> str:
+        lines = [f"systolic: no progress for {paused:.1f} s (limit {self._limit:g} s) in phase {phase!r}"]
         if self._queue_state is not None:
             try:
-                lines.append(f"  input queue: {self._queue_state()}")
+                lines.append(f"  training input: {self._queue_state()}")
             except Exception as error:  # the report must come whatever the user's pipeline does
-                lines.append(f"  input queue: unknown ({type(error).__name__}: {error})")
+                lines.append(f"  training input: unknown ({type(error).__name__}: {error})")
         lines.append(format_stacks(skip={threading.get_ident()}))
-        ending = f"; the process ends after {2 * limit:g} s" if self._abort else "; waiting on"
-        lines.append(f"systolic: end of report{ending}")
+        lines.append("systolic: end of report; waiting on")
         return "\n".join(lines) + "\n"
 
 

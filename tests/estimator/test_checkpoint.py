@@ -228,7 +228,7 @@ class At(sl.Hook):
         self.strike("save", step)
 
 
-@pytest.mark.parametrize("moment", [("steps", 12), ("save", 7)])
+@pytest.mark.parametrize("moment", [("steps", 10), ("save", 7)])
 def test_a_signal_ends_the_run_in_good_order_and_it_goes_on_from_there(tmp_path, moment):
     options = {"rate": 0.3, "run": {"steps_per_loop": 5, "checkpoint_every": 7, "log_every": 1}}
     whole = network(None, **options)
