@@ -107,6 +107,65 @@ def test_training_goes_on_after_the_error(steps_per_loop):
 
 
 @LOOPS
+@pytest.mark.parametrize("again", [False, True])
+def test_the_data_that_come_next_are_those_of_the_bad_step(steps_per_loop, again):
+    estimator = linear(run={"steps_per_loop": steps_per_loop})
+    train(estimator, data_with(np.nan))
+    if again:  # nothing was corrected: the same step is bad once more
+        assert f"the loss of step {BAD_STEP} is not finite" in train(estimator, data_with(np.nan))
+    good = make_data(96)
+    estimator.train(lambda: good, max_steps=20)
+    close(weights(estimator), gradient_descent(batched(good, 8, 20)))
+
+
+@LOOPS
+def test_data_that_go_on_after_a_bad_first_step_begin_at_the_first_example(steps_per_loop):
+    x, y = make_data(96)
+    y[2] = np.nan
+    estimator = linear(run={"steps_per_loop": steps_per_loop})
+    train(estimator, (x, y))
+    good = make_data(96)
+    estimator.train(lambda: good, steps=9)
+    close(weights(estimator), gradient_descent(batched(good, 8, 9)))
+
+
+@LOOPS
+def test_with_accumulated_gradients_the_bad_microbatch_is_named(steps_per_loop):
+    x, y = make_data(96)
+    y = np.abs(y) + 1
+    y[8 * (BAD_STEP - 1) + 6] = -1.0  # row 6 is the second of microbatch 6 mod 4 = 2, which is the third
+    estimator = linear(model_fn=logarithm, accumulate=4, run={"steps_per_loop": steps_per_loop})
+    text = train(estimator, (x, y))
+    assert f"the loss of step {BAD_STEP} is not finite: NaN first comes out of log" in text
+    assert "1 of 2 values at index (1,)" in text
+    assert "in microbatch 3 of 4" in text
+
+
+def test_with_accumulated_gradients_a_bad_input_is_named_by_its_place_in_the_batch():
+    estimator = linear(accumulate=4)
+    assert "NaN in batch/features/x, shape (8, 3): 1 of 24 values at index (3, 1)." in train(
+        estimator, data_with(np.nan)
+    )
+
+
+def test_a_bad_value_that_only_the_key_of_a_microbatch_brings_is_found():
+    import jax
+
+    def model_fn(model, features, labels, mode, key):
+        draw = jax.random.uniform(key)
+        return sl.EstimatorSpec(loss=model(features["x"]) ** 2 + jnp.log(draw - 0.25))  # NaN below a quarter
+
+    # Step 1: the model's key is folded from the seed's, the step, the microbatch and 1.
+    step = jax.random.fold_in(jax.random.key(0), 0)
+    draws = [float(jax.random.uniform(jax.random.fold_in(jax.random.fold_in(step, i), 1))) for i in range(8)]
+    first = next((i for i, draw in enumerate(draws) if draw < 0.25), None)
+    assert first is not None
+    text = train(linear(model_fn=model_fn, accumulate=8), make_data(96))
+    assert "the loss of step 1 is not finite: NaN first comes out of log" in text
+    assert f"in microbatch {first + 1} of 8" in text
+
+
+@LOOPS
 def test_nothing_bad_is_saved_and_the_run_can_be_resumed(tmp_path, steps_per_loop):
     options = {"steps_per_loop": steps_per_loop, "checkpoint_every": 3}
     train(linear(tmp_path, run=options), data_with(np.nan))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -278,6 +280,33 @@ def test_the_logged_loss_and_metrics_are_exact_means(tmp_path, steps_per_loop):
         window = errors[step - steps_per_loop : step]  # the last dispatch
         assert record["loss"] == pytest.approx(np.mean(np.square(window)), rel=1e-5)
         assert record["absolute_error"] == pytest.approx(np.mean(np.abs(window)), rel=1e-5)
+
+
+def test_the_logged_rate_leaves_out_what_comes_before_the_first_step_and_pauses(tmp_path):
+    slept = []
+
+    class Slow(sl.Hook):
+        def _sleep(self):
+            began = time.monotonic()
+            time.sleep(0.3)
+            slept.append(time.monotonic() - began)
+
+        def begin(self, run):
+            self._sleep()
+
+        def after_save(self, run, step):
+            self._sleep()
+
+    began = time.monotonic()
+    for until in (130, 400):  # the second run is resumed between two records
+        options = {"log_every": 100, "checkpoint_every": 150}
+        linear(tmp_path, hooks=[Slow()], run=options).train(lambda: DATA, max_steps=until)
+    whole = time.monotonic() - began
+    rates = [(step, metrics["steps_per_second"]) for step, metrics in records(tmp_path)]
+    assert [step for step, _ in rates] == [100, 130, 200, 300, 400]
+    steps = [100, 30, 70, 100, 100]
+    # The seconds that the rates stand for are some of those that were not slept.
+    assert sum(n / rate for n, (_, rate) in zip(steps, rates)) < whole - sum(slept)
 
 
 # --- precision ----------------------------------------------------------------------------------------------------------------
