@@ -4,8 +4,6 @@ JAX lowers ``pure_callback``, ``io_callback`` and ``debug.print`` for a TPU to p
 insists on a TPU client to register the Python function with. Nothing runs here, so in the traced program each callback
 gives way to a primitive that emits the same operations and leaves the function out: the compiler sees the transfers
 that the device will make, and the report names the callbacks.
-
-This is the only file that reaches into JAX's private callback lowering.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ from jax.extend import core
 from jax.interpreters import mlir
 
 from systolic._errors import CompileError
+from systolic._private_jax import callback_lowering, user_line, what_was_checked
 
 _CALLBACKS = frozenset({"pure_callback", "io_callback", "debug_callback", "debug_print"})
 
@@ -33,12 +32,19 @@ def without_host_functions(traced: Any, devices: int) -> tuple[Callable[..., Any
         ``None`` when the program has no host callback.
 
     Raises:
-        CompileError: an ordered callback in a program for more than one device, which JAX does not run.
+        CompileError: an ordered callback in a program for more than one device, which JAX does not run; or this JAX
+            lowers callbacks in a way that is not known here.
     """
     swap = _Swap(devices)
     jaxpr = swap.apply(traced.jaxpr)
     if not swap.notes:
         return None
+    if callback_lowering() is None:
+        raise CompileError(
+            f"{swap.notes[0].partition(': ')[0]}: this program calls the host, and how this JAX lowers such calls for a "
+            f"TPU that is not attached is not known ({what_was_checked()}); install one of those, or leave the call out "
+            "of the program that is checked"
+        )
     structure = jax.tree.structure(traced.out_info)
     run = core.jaxpr_as_fun(jaxpr)
     return lambda *leaves: jax.tree.unflatten(structure, run(*leaves)), tuple(dict.fromkeys(swap.notes))
@@ -91,11 +97,12 @@ class _Swap:
 
 def _send_and_receive(ctx: Any, *operands: Any, results: Any, placement: Any) -> Sequence[Any]:
     import numpy as np
-    from jax._src import callback
     from jax.extend.mlir.dialects import stablehlo
 
+    callback = callback_lowering()
+    assert callback is not None, "without_host_functions has looked"
     module = ctx.module_context
-    sharding = callback._callback_op_sharding(module.axis_context, placement, ctx.avals_out)
+    sharding = callback.op_sharding(module.axis_context, placement, ctx.avals_out)
     token = stablehlo.create_token()
     # A callback without operands still has to be triggered.
     for operand in list(operands) or [mlir.ir_constant(np.zeros(1, np.float32))]:
@@ -121,12 +128,6 @@ def _note(equation: Any) -> str:
     if "<lambda>" in name or "_flat_callback" in name:
         name = ""
     shown = f"{equation.primitive.name}({name.replace('.<locals>', '')})" if name else equation.primitive.name
-    frame = _source(equation)
-    return f"host callback {shown}{frame}: its transfers are compiled, its function is not"
-
-
-def _source(equation: Any) -> str:
-    from jax._src import source_info_util
-
-    frame = source_info_util.user_frame(equation.source_info.traceback)
-    return "" if frame is None else f" at {frame.file_name}:{frame.start_line}"
+    line = user_line(equation.source_info)
+    place = "" if line is None else f" at {line}"
+    return f"host callback {shown}{place}: its transfers are compiled, its function is not"

@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from systolic._errors import TargetError
+from systolic._private_jax import num_processes
 from systolic.target._names import Name
 
 if TYPE_CHECKING:
@@ -57,9 +58,8 @@ def _num_processes() -> int:
 
     if not jax.distributed.is_initialized():
         return 1
-    from jax._src import distributed  # the count has no public name before devices are listed
-
-    return distributed.global_state.num_processes
+    processes = num_processes()
+    return jax.process_count() if processes is None else processes
 
 
 def attached_devices(name: Name) -> list[jax.Device]:
