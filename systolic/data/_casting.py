@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from systolic._errors import InputError
+from systolic._ranges import first_misfit
 
 from ._spec import FeatureSpec, without_host_only
 
@@ -135,11 +136,9 @@ class _Narrow:
         self.wanted, self.low, self.high = wanted, int(info.min), int(info.max)
 
     def __call__(self, array: np.ndarray, describe: Callable[[int], str]) -> np.ndarray:
-        if array.size and not (self.low <= int(array.min()) and int(array.max()) <= self.high):
-            flat = array.reshape(array.shape[0] if array.ndim else 1, -1)
-            row, column = np.argwhere((flat < self.low) | (flat > self.high))[0]
+        if (index := first_misfit(array, self.wanted)) is not None:
             raise InputError(
-                f"{describe(int(row))}: the value {flat[row, column]} does not fit {self.wanted}, which holds "
+                f"{describe(index[0] if index else 0)}: the value {array[index]} does not fit {self.wanted}, which holds "
                 f"{self.low} to {self.high}. Map it into that range in input_fn (hash or re-number it), or give it "
                 "as a string to keep it on the host"
             )
@@ -157,12 +156,9 @@ class _Round:
             with np.errstate(over="raise", under="ignore", invalid="ignore"):
                 return array.astype(self.wanted)
         except FloatingPointError:
-            flat = array.reshape(array.shape[0] if array.ndim else 1, -1)
-            with np.errstate(over="ignore"):
-                lost = np.isfinite(flat) & ~np.isfinite(flat.astype(self.wanted))
-            row, column = np.argwhere(lost)[0]
+            index = first_misfit(array, self.wanted) or ()
             raise InputError(
-                f"{describe(int(row))}: the value {flat[row, column]} does not fit {self.wanted}. Scale it in input_fn"
+                f"{describe(index[0] if index else 0)}: the value {array[index]} does not fit {self.wanted}. Scale it in input_fn"
             ) from None
 
 
