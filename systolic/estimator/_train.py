@@ -238,19 +238,20 @@ class TrainLoop:
     def _groups(self, step: int) -> Iterator[Item]:
         """Groups of batches that end where a boundary or a record is; runs ahead of the loop."""
         scalar_loss, log_every = self.engine.steps.scalar_loss, self.engine.config.log_every
-        for _ in range(self._skip):
-            self._path.read(self.batches, 1, False)
-        while self.until is None or step < self.until:
-            # A resumed run's dispatches end where those of an undisturbed one do, in multiples of the loop's size.
-            every = log_every if self.size == 1 else self.size
-            ends = [(step // every + 1) * every]
-            if (boundary := self._next_boundary(step)) > 0:
-                ends.append(boundary)
-            item = self._path.read(self.batches, min(ends) - step, Mode.TRAIN in scalar_loss)
-            if item is None:
-                return
-            step += item[1]
-            yield item
+        with contextlib.closing(self.batches):  # on the thread that reads them, which may be one that was left behind
+            for _ in range(self._skip):
+                self._path.read(self.batches, 1, False)
+            while self.until is None or step < self.until:
+                # A resumed run's dispatches end where those of an undisturbed one do, in multiples of the loop's size.
+                every = log_every if self.size == 1 else self.size
+                ends = [(step // every + 1) * every]
+                if (boundary := self._next_boundary(step)) > 0:
+                    ends.append(boundary)
+                item = self._path.read(self.batches, min(ends) - step, Mode.TRAIN in scalar_loss)
+                if item is None:
+                    return
+                step += item[1]
+                yield item
 
     def _put(self) -> Callable[[Item], Item]:
         """Host batches to device, for the prefetch thread."""

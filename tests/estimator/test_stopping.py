@@ -7,6 +7,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 from small_models import linear, make_data, same_bits, weights
@@ -102,6 +103,28 @@ def test_the_command_line_ends_with_the_status_of_an_interrupt(tmp_path):
     assert process.returncode == 130, log
     assert log == "systolic train: interrupted\n"
     assert linear(tmp_path / "run").step == 5
+
+
+def test_a_source_that_was_left_behind_is_closed_when_it_comes_back():
+    release, closed = threading.Event(), threading.Event()
+
+    def blocking():
+        try:
+            for i in range(3):
+                yield DATA
+                if i == 1:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                    release.wait(60)
+        finally:
+            closed.set()
+
+    estimator = linear()
+    estimator.train(lambda: DATA, steps=1)
+    with pytest.raises(SystemExit):
+        estimator.evaluate(lambda: sl.data.batches(blocking()))
+    assert not closed.is_set()
+    release.set()
+    assert closed.wait(60)
 
 
 # --- the request itself ---------------------------------------------------------------------------------------------------
