@@ -32,7 +32,7 @@ def main(folder: pathlib.Path) -> int:
     try:
         lowered = _lower(job, (folder / "program.bin").read_bytes())
         _stage(folder, "compiling")
-        compiled = _compile(lowered, compiler_options(job["depth"]))
+        compiled, notes = _compile(lowered, job["depth"])
     except jax.errors.JaxRuntimeError as error:
         _tell(folder, "error", str(error))
         if "RESOURCE_EXHAUSTED" in str(error) and job["depth"] != "schedule":
@@ -44,7 +44,7 @@ def main(folder: pathlib.Path) -> int:
         return 0
     if job["depth"] != "schedule":
         _stage(folder, "reading the result")
-        _write_result(folder, compiled)
+        _write_result(folder, compiled, notes)
     else:
         _write(folder / "result.json", json.dumps({}).encode())
     return 0
@@ -78,15 +78,18 @@ def _lower(job: dict[str, Any], blob: bytes) -> Any:
     )
 
 
-def _compile(lowered: Any, options: dict[str, Any]) -> Any:
+def _compile(lowered: Any, depth: str) -> tuple[Any, tuple[str, ...]]:
+    """The compiled program, and notes on it."""
     import jax
 
-    try:
-        return lowered.compile(compiler_options=options)
-    except jax.errors.JaxRuntimeError as error:
-        if "No such compile option" not in str(error):
-            raise
-        return lowered.compile()  # another libtpu: its own defaults are better than no answer
+    for options in compiler_options(depth):
+        try:
+            return lowered.compile(compiler_options=options), ()
+        except jax.errors.JaxRuntimeError as error:
+            if "No such compile option" not in str(error):
+                raise
+    note = f"this libtpu knows no option for depth {depth!r}: compiled with its own defaults, which takes longer"
+    return lowered.compile(), (note,)
 
 
 def _schedule_anyway(lowered: Any) -> None:
@@ -94,7 +97,7 @@ def _schedule_anyway(lowered: Any) -> None:
     import jax
 
     try:
-        _compile(lowered, compiler_options("schedule"))
+        _compile(lowered, "schedule")
     except jax.errors.JaxRuntimeError as error:
         print("no schedule without the memory limit:", error, file=sys.stderr)
 
@@ -104,7 +107,7 @@ def _tell(folder: pathlib.Path, key: str, message: str) -> None:
     _write(folder / "result.json", json.dumps({key: message}).encode())
 
 
-def _write_result(folder: pathlib.Path, compiled: Any) -> None:
+def _write_result(folder: pathlib.Path, compiled: Any, notes: tuple[str, ...]) -> None:
     from systolic.program._executable import MemoryStats
     from systolic.program._serialize import serialize
 
@@ -114,7 +117,7 @@ def _write_result(folder: pathlib.Path, compiled: Any) -> None:
     _write(folder / "hlo.txt.gz", gzip.compress(compiled.as_text().encode(), compresslevel=3))
     _write(folder / "executable.bin", serialize(compiled))
     totals = {name: float(value) for name, value in cost.items() if "{" not in name}  # the rest is per operand
-    result = {"memory": vars(stats), "cost": totals}
+    result = {"memory": vars(stats), "cost": totals, "notes": notes}
     _write(folder / "result.json", json.dumps(result).encode())
 
 

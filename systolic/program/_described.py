@@ -23,7 +23,7 @@ from systolic.program._jax_cache import cache_dir
 from systolic.program._options import CompileOptions
 from systolic.program._out_of_memory import ProgramTooLargeError, parse_buffers, parse_sizes
 from systolic.program._runner import run_compiler
-from systolic.target import Target, libtpu_version
+from systolic.target import Target, compiler_options, libtpu_version
 
 _FORMAT = 1  # of the cache entries: raise it when their meaning changes
 
@@ -178,7 +178,7 @@ class _Maker:
             seconds=self.seconds,
             argument_names=self.exported.names,
             donated=self.exported.donated,
-            notes=self.exported.notes,
+            notes=(*self.exported.notes, *meta.get("notes", ())),
             versions=_versions(),
             _hlo=self.files["hlo.txt.gz"],
             _module=self.exported.blob,
@@ -188,7 +188,8 @@ class _Maker:
 
 def _key(exported: Exported, target: Target, options: CompileOptions) -> str:
     flags = {name: os.environ.get(name, "") for name in ("LIBTPU_INIT_ARGS", "XLA_FLAGS")}
-    parts = [_FORMAT, exported.fingerprint, target.name, options.depth, _versions(), flags]
+    effort = compiler_options(options.depth)
+    parts = [_FORMAT, exported.fingerprint, target.name, options.depth, effort, _versions(), flags]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
