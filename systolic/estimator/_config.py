@@ -31,7 +31,8 @@ class RunConfig:
             from; ``"ignore"`` trains on.
         stall_seconds: without progress for this long, the watchdog prints what every thread is doing.
         prefetch: dispatches whose input is put on the device ahead.
-        compile_budget: signatures each Program may be compiled for, on each target.
+        compile_budget: signatures each of ``init``, ``train``, ``eval`` and ``predict`` may be compiled for, on each
+            target.
         progress: show the progress line.
         eager: run op by op, uncompiled, for debugging.
     """

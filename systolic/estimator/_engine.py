@@ -21,7 +21,7 @@ from systolic.estimator._checkpoint import Checkpoints
 from systolic.estimator._config import RunConfig
 from systolic.estimator._mode import Mode
 from systolic.estimator._steps import Clock, State, Steps
-from systolic.program import Program, ProgramSet
+from systolic.program import CompileBudget, Program, ProgramSet
 from systolic.target import Target
 
 
@@ -59,6 +59,7 @@ class Engine:
         self.compiles: list[Compiled] = []
         self.training = threading.Lock()
         self._programs: dict[Any, Program] = {}
+        self._budget = CompileBudget(config.compile_budget, setting="RunConfig(compile_budget=…)")
         self._shapes: dict[str, State] = {}
         self._latest: dict[str, Any] = {}
         self._loops: dict[str, int] = {}
@@ -265,7 +266,7 @@ class Engine:
 
     def _build(self, name: str, spec: ElementSpec, size: int, loop: int) -> Program:
         steps, config = self.steps, self.config
-        common: dict[str, Any] = {"budget": config.compile_budget, "eager": config.eager, "name": name}
+        common: dict[str, Any] = {"budget": self._budget, "eager": config.eager, "name": name}
         if name == "init":
             return Program(lambda rng: steps.init(rng, spec), self.rng(), out_specs=PartitionSpec(), **common)
         mode = Mode(name)

@@ -1,5 +1,6 @@
 """Programs: pure functions with a static signature, compiled for a Target."""
 
+from systolic.program._budget import CompileBudget
 from systolic.program._described import Description
 from systolic.program._executable import Executable, MemoryStats
 from systolic.program._jax_cache import cache_dir
@@ -11,6 +12,7 @@ from systolic.program._set import ProgramSet
 from systolic.program._signature import Leaf, Signature, leaf_names, signature
 
 __all__ = [
+    "CompileBudget",
     "CompileOptions",
     "CompilerCrash",
     "CompilerMemoryError",

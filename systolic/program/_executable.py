@@ -53,8 +53,9 @@ class MemoryStats:
 class Executable:
     """A compiled Program on an attached Target: call it, or look into it.
 
-    Calling it costs what JAX's own compiled call costs: the signature is checked by the runtime, and only a call that
-    does not match is looked at here, where it counts against the Program's compile budget.
+    Calling it costs little more than JAX's own compiled call: the signature is checked by the runtime, and only a call
+    that does not match is looked at here, where it counts against the Program's compile budget. Values that come from the
+    host in 64 bits are looked at, arrays on a device are not.
 
     Attributes:
         cache: ``"hit"``, ``"miss"`` or ``"off"``: what JAX's persistent cache said.
@@ -66,6 +67,7 @@ class Executable:
         self.target = target
         self.signature = signature
         self._lowered = lowered
+        self._admit = program.door.admit
         enabled = enable()
         with listen() as events:
             self._compiled = lowered.compile()
@@ -76,13 +78,19 @@ class Executable:
         """Run on the target's devices; ``args`` as in the signature. Donated arguments must not be used again.
 
         Raises:
+            InputError: a value does not fit the type that JAX gives it (an int64 beyond int32).
             RecompileError: the arguments have another signature and the Program's compile budget is spent.
             TargetError: arrays were put on other devices, or laid out otherwise, than the program was compiled for.
         """
+        self._admit(args)
+        return self.call(args)
+
+    def call(self, args: Sequence[Any]) -> Any:
+        """Run arguments whose values were looked at before."""
         try:
             return self._compiled(*args)
         except TypeError:
-            return self.program.variant(self, args)(*args)
+            return self.program.variant(self, args).call(args)
         except ValueError as error:
             if misplaced := self._misplaced(args):
                 raise TargetError(
@@ -103,7 +111,7 @@ class Executable:
 
     @property
     def direct(self) -> Callable:
-        """The runtime's own callable, without the recompile guard: for loops that have checked their signature."""
+        """The runtime's own callable, without a look at values and without the recompile guard: for loops that know what they give it."""
         return self._compiled
 
     @property

@@ -16,6 +16,7 @@ import jax
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from systolic._errors import CompileError
+from systolic.program._arguments import check_result
 from systolic.program._host_calls import without_host_functions
 from systolic.program._quick_trace import quick_trace
 from systolic.program._signature import argument_names, leaf_names
@@ -67,6 +68,7 @@ def export(
 
     def flat(*leaves: Any) -> Any:
         result = fn(*jax.tree.unflatten(tree, leaves))
+        check_result(name, out_specs, result)
         return tuple(tuple(jax.tree.leaves(part)) for part in out_tree.flatten_up_to(result))
 
     flat.__name__ = flat.__qualname__ = _identifier(name)

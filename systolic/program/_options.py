@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import numbers
 from collections.abc import Callable
 from typing import Literal, get_args
 
@@ -25,7 +26,7 @@ class CompileOptions:
         on_progress: called about five times a second as ``on_progress(seconds, stage)`` while the compiler runs.
 
     Raises:
-        InputError: an unknown depth, or a limit that is not positive.
+        InputError: a value that is not as above.
     """
 
     depth: Depth = "fast"
@@ -39,10 +40,20 @@ class CompileOptions:
             raise InputError(
                 f"CompileOptions(depth): saw {self.depth!r}, wanted one of {', '.join(map(repr, get_args(Depth)))}"
             )
-        if not self.time_limit > 0:
+        if (
+            isinstance(self.time_limit, bool)
+            or not isinstance(self.time_limit, numbers.Real)
+            or not self.time_limit > 0
+        ):
             raise InputError(f"CompileOptions(time_limit): saw {self.time_limit!r}, wanted seconds above 0")
-        if self.memory_limit is not None and self.memory_limit <= 0:
+        limit = self.memory_limit
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, numbers.Real) or not limit > 0):
             raise InputError(
-                f"CompileOptions(memory_limit): saw {self.memory_limit!r}, wanted bytes above 0, or None for 80 % of "
-                "free memory"
+                f"CompileOptions(memory_limit): saw {limit!r}, wanted bytes above 0, or None for 80 % of free memory"
+            )
+        if not isinstance(self.cache, bool):
+            raise InputError(f"CompileOptions(cache): saw {self.cache!r}, wanted True or False")
+        if self.on_progress is not None and not callable(self.on_progress):
+            raise InputError(
+                f"CompileOptions(on_progress): saw {self.on_progress!r}, wanted a function of (seconds, stage), or None"
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -9,7 +10,19 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from systolic._errors import InputError, RecompileError, TargetError
+from systolic._errors import InputError, TargetError
+from systolic.program._arguments import (
+    check_count,
+    check_function,
+    check_result,
+    checked_axes,
+    checked_donate,
+    checked_name,
+    checked_out_specs,
+    checked_specs,
+)
+from systolic.program._budget import CompileBudget
+from systolic.program._door import Door
 from systolic.program._executable import Executable
 from systolic.program._options import CompileOptions
 from systolic.program._quick_trace import quick_trace
@@ -29,8 +42,13 @@ class Program:
         axes: mesh axes and their sizes; one may be -1 and takes the devices that are left.
         in_specs: per argument, a pytree prefix of ``PartitionSpec``; default: everything replicated.
         out_specs: a pytree prefix of ``PartitionSpec`` for the result; ``None`` leaves it to the compiler.
-        budget: how many signatures may be compiled on each target; one more is a :class:`RecompileError`.
+        budget: how many signatures may be compiled on each target; one more is a :class:`RecompileError`. A
+            :class:`CompileBudget` is shared by several Programs and counts per name.
         eager: run op by op, uncompiled, so that prints, debuggers and NaN checks see every value.
+
+    Raises:
+        InputError: an argument is not as above; the message names it, what was seen and what was wanted.
+        TargetError: ``axes`` are no axes of a mesh.
 
     Example:
         >>> import numpy as np
@@ -48,30 +66,22 @@ class Program:
         axes: Mapping[str, int] | None = None,
         in_specs: Sequence[Any] | None = None,
         out_specs: Any = None,
-        budget: int = 1,
+        budget: int | CompileBudget = 1,
         eager: bool = False,
     ) -> None:
-        if not callable(fn):
-            raise InputError(
-                f"Program(fn): saw {type(fn).__name__}, wanted a function; pass the function itself, not its result"
-            )
-        if budget < 1:
-            raise InputError(f"Program(budget): saw {budget}, wanted at least 1 compile")
-        if in_specs is not None and len(in_specs) != len(example):
-            raise InputError(
-                f"Program(in_specs): saw {len(in_specs)} specs for {len(example)} arguments; give one pytree prefix per argument"
-            )
+        check_function(fn, len(example))
         self.fn = fn
-        self.name = name or getattr(fn, "__name__", "program").strip("<>")
-        self.donate = tuple(donate)
-        self.axes = dict(axes or {"data": -1})
-        self.in_specs = tuple(in_specs) if in_specs is not None else (PartitionSpec(),) * len(example)
-        self.out_specs = out_specs
-        self.budget = budget
-        self.eager = eager
+        self.name = checked_name(fn, name)
         self.argument_names = argument_names(fn, len(example))
+        Signature.of(example, self.argument_names)  # names the leaf that is no array
         self.example = tuple(strong_structs(arg) for arg in example)
         self.signature = Signature.of(self.example, self.argument_names)
+        self.donate = checked_donate(donate, self.argument_names)
+        self.axes = checked_axes(axes)
+        self.in_specs = checked_specs(in_specs, self.example, self.argument_names)
+        self.out_specs = checked_out_specs(out_specs)
+        self.budget = budget if isinstance(budget, CompileBudget) else CompileBudget(budget)
+        self.eager = bool(eager)
         self._compiled: dict[Target, dict[Signature, Executable]] = {}
 
     def compile(self, target: str | Target = "auto", options: CompileOptions | None = None) -> Any:
@@ -86,6 +96,11 @@ class Program:
             TargetError: the layout does not fit the target.
         """
         target = Target(target)
+        if options is not None and not isinstance(options, CompileOptions):
+            raise InputError(
+                f"Program.compile(options): saw {options!r} ({type(options).__name__}), wanted a CompileOptions, such as "
+                "CompileOptions(depth='fast')"
+            )
         if target.attached:
             return self._attached(target, self.signature, self.example)
         from systolic.program._described import describe
@@ -104,16 +119,29 @@ class Program:
         )
 
     def __call__(self, *args: Any) -> Any:
-        """Run on the best attached target, compiling when the signature is new and the budget allows."""
+        """Run on the best attached target, compiling when the signature is new and the budget allows.
+
+        Raises:
+            InputError: too few or too many arguments, or a value that does not fit the type that JAX gives it (an int64
+                beyond int32, a float64 beyond float32).
+            RecompileError: the signature is new and the budget is spent.
+        """
+        check_count(self.name, args, self.argument_names)
+        target = Target("auto")
+        self.door.admit(args)
         if self.eager:
             with jax.disable_jit():
                 return self.fn(*args)
-        target = Target("auto")
-        executable = self._attached(target, Signature.of(args, self.argument_names), args)
-        return executable(*args)
+        return self._attached(target, Signature.of(args, self.argument_names), args).call(args)
+
+    @functools.cached_property
+    def door(self) -> Door:
+        """What every argument passes on its way in; making it makes JAX list its devices."""
+        return Door(self.name, self.argument_names)
 
     def variant(self, executable: Executable, args: Sequence[Any]) -> Executable:
         """The executable for another signature than ``executable``'s, on its target (the recompile guard's slow path)."""
+        check_count(self.name, args, self.argument_names)
         seen = Signature.of(args, self.argument_names)
         if seen == executable.signature:
             raise InputError(
@@ -126,16 +154,16 @@ class Program:
         """How many executables were compiled so far, over all attached targets."""
         return sum(map(len, self._compiled.values()))
 
-    def shardings(self, target: Target) -> tuple[Any, Any]:
+    def shardings(self, target: str | Target) -> tuple[Any, Any]:
         """Shardings of arguments and result on an attached ``target``, as ``jax.jit`` takes them."""
-        mesh = target.mesh(self.axes)
+        mesh = Target(target).mesh(self.axes)
 
         def named(spec: Any) -> Any:
             return jax.tree.map(lambda s: NamedSharding(mesh, s), spec, is_leaf=lambda s: isinstance(s, PartitionSpec))
 
         return tuple(map(named, self.in_specs)), None if self.out_specs is None else named(self.out_specs)
 
-    def lower(self, target: Target, args: Sequence[Any] | None = None) -> Any:
+    def lower(self, target: str | Target, args: Sequence[Any] | None = None) -> Any:
         """The ``jax.stages.Lowered`` of this program for an attached ``target``."""
         in_shardings, out_shardings = self.shardings(target)
         kwargs: dict[str, Any] = {} if out_shardings is None else {"out_shardings": out_shardings}
@@ -149,7 +177,9 @@ class Program:
 
         def run(*args: Any) -> Any:
             # A weakly typed result that comes back as an argument would be a second signature.
-            return jax.tree.map(lambda x: jax.lax.convert_element_type(x, jax.numpy.asarray(x).dtype), self.fn(*args))
+            result = self.fn(*args)
+            check_result(self.name, self.out_specs, result)
+            return jax.tree.map(lambda x: jax.lax.convert_element_type(x, jax.numpy.asarray(x).dtype), result)
 
         run.__name__ = run.__qualname__ = self.name
         return run
@@ -158,23 +188,13 @@ class Program:
         compiled = self._compiled.setdefault(target, {})
         if signature in compiled:
             return compiled[signature]
-        if len(compiled) >= self.budget:
-            self._refuse(next(reversed(compiled.values())).signature, signature)
+        self.budget.check(self.name, target, signature)
         self._check_division(target)
         started = time.monotonic()
         executable = Executable(self, target, signature, self.lower(target, args), started)
         compiled[signature] = executable
+        self.budget.spend(self.name, target, signature)
         return executable
-
-    def _refuse(self, old: Signature, new: Signature) -> None:
-        weak = [leaf.path for leaf in new.leaves if leaf.weak]
-        changes = "\n  ".join(old.difference(new))
-        raise RecompileError(
-            f"program {self.name!r} met a new signature, and its compile budget of {self.budget} is spent:\n  {changes}\n"
-            + (f"Python scalars (weak types) among the arguments: {', '.join(weak)}.\n" if weak else "")
-            + "Give it arrays of the compiled shapes (pad or bucket the input), or raise Program(budget=…) if this many "
-            "programs are really wanted."
-        )
 
     def _check_division(self, target: Target) -> None:
         sizes = _axis_sizes(self.axes, target, self.name)
@@ -187,9 +207,7 @@ class Program:
                 _check_leaf(self.name, path, leaf.shape, leaf_spec, sizes, target)
 
     def __repr__(self) -> str:
-        return (
-            f"Program({self.name!r}, {len(self.signature.leaves)} arrays in, {self.compiles} of {self.budget} compiled)"
-        )
+        return f"Program({self.name!r}, {len(self.signature.leaves)} arrays in, {self.compiles} of {self.budget.limit} compiled)"
 
 
 def _axis_sizes(axes: Mapping[str, int], target: Target, name: str) -> dict[str, int]:

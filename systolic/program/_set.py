@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from systolic._errors import InputError
 from systolic.program._program import Program
@@ -23,7 +24,16 @@ class ProgramSet(Mapping[str, Program]):
         self._programs: dict[str, Program] = {}
 
     def add(self, program: Program) -> None:
-        """Add ``program`` under its own name, which must be new."""
+        """Add ``program`` under its own name, which must be new.
+
+        Raises:
+            InputError: it is no Program, or there is one of this name.
+        """
+        if not isinstance(program, Program):
+            raise InputError(
+                f"ProgramSet.add(program): saw {type(program).__name__}, wanted a Program; make one of a function and its "
+                "example arguments"
+            )
         if program.name in self._programs:
             raise InputError(f"ProgramSet: a program named {program.name!r} is there already; give each its own name")
         self._programs[program.name] = program
@@ -35,6 +45,10 @@ class ProgramSet(Mapping[str, Program]):
             raise InputError(
                 f"ProgramSet: no program {name!r}; there are {', '.join(self._programs) or 'none'}"
             ) from None
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The Program of that name, or ``default``."""
+        return self._programs.get(name, default)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._programs)

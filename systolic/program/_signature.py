@@ -10,6 +10,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from systolic._errors import InputError
+
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
@@ -105,7 +107,13 @@ def strong_structs(tree: Any) -> Any:
 
 
 def _leaf(path: str, value: Any) -> Leaf:
-    shape, dtype = _shape_dtype(value)
+    try:
+        shape, dtype = _shape_dtype(value)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"argument {path}: saw {_kind(value)}, wanted an array of numbers, a number, or a jax.ShapeDtypeStruct; leave "
+            "what is no number out of the program, or give it as an index or a key"
+        ) from error
     weak = isinstance(value, bool | int | float | complex) or bool(getattr(value, "weak_type", False))
     return Leaf(
         path, shape, np.dtype(dtype).name if not jax.dtypes.issubdtype(dtype, jax.dtypes.extended) else str(dtype), weak
@@ -117,8 +125,16 @@ def _shape_dtype(value: Any) -> tuple[tuple[int, ...], Any]:
     if dtype is None:
         dtype = np.asarray(value).dtype
     if not jax.dtypes.issubdtype(dtype, jax.dtypes.extended):
+        dtype = np.dtype(dtype)
+        if dtype.kind not in "biufc" and dtype.isbuiltin != 2:  # 2: bfloat16, float8, int4, which NumPy calls void
+            raise TypeError(f"dtype {dtype}")
         dtype = jax.dtypes.canonicalize_dtype(dtype)
     return tuple(np.shape(value)), dtype
+
+
+def _kind(value: Any) -> str:
+    dtype = getattr(value, "dtype", None)
+    return type(value).__name__ if dtype is None else f"{type(value).__name__} of dtype {dtype}"
 
 
 def _key_name(key: Any) -> str:

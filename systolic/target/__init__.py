@@ -15,7 +15,7 @@ from systolic.target._libtpu import (
     quiet_environment,
     tpu_attached,
 )
-from systolic.target._mesh import arrange, resolve_axes
+from systolic.target._mesh import arrange, check_axes, resolve_axes
 from systolic.target._names import known_targets
 from systolic.target._target import Target
 
@@ -24,6 +24,7 @@ __all__ = [
     "Hardware",
     "Target",
     "arrange",
+    "check_axes",
     "compile_devices",
     "compile_mesh",
     "compiler_environment",

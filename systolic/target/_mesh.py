@@ -13,6 +13,29 @@ if TYPE_CHECKING:
     import numpy as np
 
 
+def check_axes(axes: Mapping[str, int]) -> dict[str, int]:
+    """The axes of a mesh as whole numbers, as far as they can be checked before the number of devices is known.
+
+    Args:
+        axes: axis name to size, outermost first; at most one size may be -1.
+
+    Raises:
+        TargetError: an axis is no name with a size of at least 1, or two are -1.
+    """
+    if not isinstance(axes, Mapping) or not axes:
+        raise TargetError(f"axes={axes!r}: a mapping from axis name to size was wanted, such as {{'data': -1}}")
+    for name, size in axes.items():
+        if not isinstance(name, str) or not name:
+            raise TargetError(f"axes: an axis name is a non-empty string, not {name!r}")
+        if isinstance(size, bool) or not hasattr(type(size), "__index__") or (size < 1 and size != -1):
+            raise TargetError(f"axes: axis {name!r} has size {size!r}; a whole number of at least 1, or -1, was wanted")
+    sizes = {name: int(size) for name, size in axes.items()}
+    open_axes = [name for name, size in sizes.items() if size == -1]
+    if len(open_axes) > 1:
+        raise TargetError(f"axes: {' and '.join(map(repr, open_axes))} are all -1; only one axis can take what is left")
+    return sizes
+
+
 def resolve_axes(axes: Mapping[str, int], num_devices: int, target: str) -> dict[str, int]:
     """Check the axes of a mesh, and give an axis of size -1 the devices that are left.
 
@@ -27,17 +50,8 @@ def resolve_axes(axes: Mapping[str, int], num_devices: int, target: str) -> dict
     Raises:
         TargetError: an axis is no name with a size of at least 1, two are -1, or the product does not fit.
     """
-    if not isinstance(axes, Mapping) or not axes:
-        raise TargetError(f"axes={axes!r}: a mapping from axis name to size was wanted, such as {{'data': -1}}")
-    for name, size in axes.items():
-        if not isinstance(name, str) or not name:
-            raise TargetError(f"axes: an axis name is a non-empty string, not {name!r}")
-        if isinstance(size, bool) or not hasattr(type(size), "__index__") or (size < 1 and size != -1):
-            raise TargetError(f"axes: axis {name!r} has size {size!r}; a whole number of at least 1, or -1, was wanted")
-    sizes = {name: int(size) for name, size in axes.items()}
+    sizes = check_axes(axes)
     open_axes = [name for name, size in sizes.items() if size == -1]
-    if len(open_axes) > 1:
-        raise TargetError(f"axes: {' and '.join(map(repr, open_axes))} are all -1; only one axis can take what is left")
     fixed = {name: size for name, size in sizes.items() if size != -1}
     product = math.prod(fixed.values())
     written = " x ".join(f"{name}={size}" for name, size in fixed.items())

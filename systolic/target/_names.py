@@ -97,7 +97,7 @@ def known_targets(generation: str | None = None) -> tuple[str, ...]:
     Raises:
         TargetError: there is no such generation.
     """
-    if generation is not None and generation not in GENERATIONS:
+    if generation is not None and not (isinstance(generation, str) and generation in GENERATIONS):
         raise TargetError(f"generation={generation!r}: the generations are {', '.join(GENERATIONS)}")
     wanted = GENERATIONS.values() if generation is None else (GENERATIONS[generation],)
     names = tuple(f"{each.name}-{size}" for each in wanted for size in each.sizes)

@@ -44,7 +44,9 @@ def test_every_name_is_there_in_the_installed_jax():
 def test_without_the_callback_lowering_a_host_call_is_an_error_and_other_programs_compile(monkeypatch, name):
     monkeypatch.delattr(callback, name)
     calling = Program(doubled_on_host, np.zeros(8, "float32"), name="simulate")
-    with pytest.raises(CompileError, match=r"host callback pure_callback.*is not known \(JAX .*checked with 0\.10\.2 to"):
+    with pytest.raises(
+        CompileError, match=r"host callback pure_callback.*is not known \(JAX .*checked with 0\.10\.2 to"
+    ):
         calling.compile("v5e-1")
     assert Program(lambda x: x * 2, np.zeros(8, "float32")).compile("v5e-1").notes == ()
 
