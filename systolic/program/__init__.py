@@ -2,12 +2,12 @@
 
 from systolic.program._budget import CompileBudget
 from systolic.program._described import Description
+from systolic.program._errors import CompilerCrash, CompilerMemoryError
 from systolic.program._executable import Executable, MemoryStats
 from systolic.program._jax_cache import cache_dir
 from systolic.program._options import CompileOptions
 from systolic.program._out_of_memory import LargeBuffer, ProgramTooLargeError
 from systolic.program._program import Program
-from systolic.program._runner import CompilerCrash, CompilerMemoryError
 from systolic.program._set import ProgramSet
 from systolic.program._signature import Leaf, Signature, leaf_names, signature
 

@@ -8,31 +8,22 @@ import json
 import os
 import pathlib
 import re
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from systolic._errors import CompileError, CompileTimeoutError
+from systolic._errors import CompileTimeoutError
+from systolic.program._errors import CompilerCrash, CompilerMemoryError
+from systolic.program._job_folder import full_disk, is_full, job_folder
 from systolic.program._options import CompileOptions
 from systolic.target import Target, compiler_environment
 
 _POLL = 0.05
 _MEMORY_POLL = 0.2
 _GIB = 1 << 30
-_PREFIX = "systolic-compile-"
-
-
-class CompilerMemoryError(CompileError, MemoryError):
-    """The compiler needed more of this machine's memory than it was allowed; nothing is known about the program."""
-
-
-class CompilerCrash(CompileError):
-    """The compiler's process died or failed for a reason that lies outside the program; nothing is known about it."""
 
 
 def run_compiler(
@@ -53,10 +44,11 @@ def run_compiler(
     Raises:
         CompileTimeoutError: the time limit passed.
         CompilerMemoryError: the compiler used more of this machine's memory than allowed.
-        CompilerCrash: the compiler's process died, was killed, or failed before the compiler could judge.
+        CompilerCrash: the compiler's process died, was killed, or failed before the compiler could judge; or the disk for
+            temporary files is full.
         TargetError: libtpu is not installed.
     """
-    with _job_folder() as folder:
+    with job_folder(name) as folder:
         dump = folder / "dump"
         dump.mkdir()
         environment = {**os.environ, **compiler_environment(target, dump_dir=dump)}
@@ -135,6 +127,8 @@ def _collect(
     if result.exists():
         meta = json.loads(result.read_text())
         if "failed" in meta:
+            if is_full(folder):
+                raise CompilerCrash(full_disk(name, folder.parent))
             raise CompilerCrash(
                 f"program {name!r}: the process that compiles for {target.name} failed, the program was not judged: "
                 f"{meta['failed']}"
@@ -142,6 +136,8 @@ def _collect(
         return meta, files
     if schedule is not None and child.returncode == -signal.SIGKILL:  # stopped by us, with the schedule in hand
         return {}, files
+    if is_full(folder):  # and so without a last word, too
+        raise CompilerCrash(full_disk(name, folder.parent))
     raise CompilerCrash(_crash(child.returncode, folder / "log", name, target))
 
 
@@ -164,27 +160,6 @@ def _last_words(log: str) -> str:
             return re.sub(r"^F\d{4} \S+\s+\d+ ", "", line)
     frames = re.compile(r"@\s+0x|\*\*\*|File \"|#\d+ |PC: |Fatal Python|Thread 0x|Current thread|Extension modules")
     return next((line for line in reversed(lines) if not frames.match(line)), "")
-
-
-@contextlib.contextmanager
-def _job_folder() -> Iterator[pathlib.Path]:
-    base = tempfile.gettempdir()
-    if len(base.split()) != 1:  # libtpu splits its arguments at white space
-        base = "/tmp"
-    _sweep(pathlib.Path(base))
-    folder = pathlib.Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=base))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _sweep(base: pathlib.Path) -> None:
-    """Remove job folders of callers that were killed before they could."""
-    for folder in base.glob(f"{_PREFIX}*-*"):
-        owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
-        if owner.isdigit() and not os.path.exists(f"/proc/{owner}"):
-            shutil.rmtree(folder, ignore_errors=True)  # another user's stays
 
 
 def _complete_dump(folder: pathlib.Path, pid: int) -> pathlib.Path | None:

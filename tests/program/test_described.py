@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
 import pathlib
@@ -10,6 +12,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 
@@ -22,8 +25,8 @@ from jax.sharding import PartitionSpec as P
 from systolic import _errors
 from systolic.program import CompileOptions, CompilerCrash, Program, _child, _runner
 from systolic.program import _described as described_module
+from systolic.program._job_folder import job_folder, sweep
 from systolic.program._quick_trace import quick_trace
-from systolic.program._runner import _sweep
 from systolic.target import libtpu_version
 
 pytestmark = pytest.mark.skipif(libtpu_version() is None, reason="needs libtpu")
@@ -220,7 +223,9 @@ def test_only_what_the_compiler_itself_says_is_remembered(fresh_cache, monkeypat
     monkeypatch.setattr(
         _runner.subprocess,
         "Popen",
-        lambda command, **options: start([sys.executable, "-c", script, command[-1]], **options),
+        lambda command, **options: start(
+            command if command[0] == "/bin/sh" else [sys.executable, "-c", script, command[-1]], **options
+        ),
     )
     with pytest.raises(_errors.CompileError, match=re.escape(next(iter(said.values())).split(": ")[1])) as caught:
         a_layer().compile("v5e-8")
@@ -272,7 +277,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_no_compiler_outlives_its_caller(tmp_path, number):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
@@ -286,11 +291,60 @@ def test_no_compiler_outlives_its_caller(tmp_path, number):
         caller.send_signal(number)
         caller.wait(timeout=30)
         assert wait_until(lambda: not pathlib.Path(f"/proc/{compiler}").exists())
-        _sweep(tmp_path)  # as the next compile does
-        assert not list(tmp_path.glob("systolic-compile-*"))
+        assert wait_until(lambda: not list(tmp_path.glob("systolic-compile-*")))
     finally:
         caller.kill()
         caller.wait()
+
+
+def test_what_a_loss_of_power_left_is_swept_away_and_what_is_in_use_stays(tmp_path):
+    gone, used = tmp_path / f"systolic-compile-{2**22 + 1}-abc", tmp_path / f"systolic-compile-{os.getpid()}-abc"
+    for folder in (gone, used):
+        (folder / "dump").mkdir(parents=True)
+    sweep(tmp_path)
+    assert [folder.name for folder in tmp_path.iterdir()] == [used.name]
+
+
+def test_a_job_leaves_neither_folder_nor_process(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = children_of(os.getpid())
+    with contextlib.suppress(ZeroDivisionError), job_folder("p") as folder:
+        (folder / "file").write_text("")
+        raise ZeroDivisionError
+    assert not list(tmp_path.iterdir())
+    assert children_of(os.getpid()) == before
+
+
+def full(*_, **__):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("when", ["the folder is made", "the program is written", "the compiler runs", "it dies"])
+def test_a_full_disk_is_called_that_with_its_folder(fresh_cache, tmp_path, monkeypatch, when):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    if when == "the folder is made":
+        monkeypatch.setattr(tempfile, "mkdtemp", full)
+    elif when == "the program is written":
+        monkeypatch.setattr(pathlib.Path, "write_bytes", full)
+    else:
+        said = "pathlib.Path(sys.argv[1], 'result.json').write_text('{\"failed\": \"OSError: no space\"}')"
+        script = f"import pathlib, sys; {said if when == 'the compiler runs' else 'sys.exit(1)'}"
+        start = subprocess.Popen
+        monkeypatch.setattr(
+            _runner.subprocess,
+            "Popen",
+            lambda command, **options: start(
+                command if command[0] == "/bin/sh" else [sys.executable, "-c", script, command[-1]], **options
+            ),
+        )
+        write = pathlib.Path.write_bytes
+        monkeypatch.setattr(
+            pathlib.Path, "write_bytes", lambda path, data: full() if path.name == "probe" else write(path, data)
+        )
+    with pytest.raises(CompilerCrash, match=rf"'layer' was not compiled: the disk of {tmp_path} is full .*set TMPDIR"):
+        a_layer().compile("v5e-8")
+    monkeypatch.undo()
+    assert not list(tmp_path.glob("systolic-compile-*"))
 
 
 def test_a_hit_needs_no_libtpu_and_prints_nothing(fresh_cache, tmp_path):
