@@ -1,7 +1,8 @@
 """A folder of compile results: written whole or not at all, checked when read, bounded in size.
 
 An entry is a folder named by its key. It is filled under another name and then renamed, so a reader sees all of it or
-nothing; a checksum catches what a crash or a full disk left behind. The entry used longest ago goes first.
+nothing; a checksum catches what a crash or a full disk left behind. The entry used longest ago goes first, by a rename,
+so that a reader in another process meets all of it or none.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from systolic._log import logger
+from systolic.program._jax_cache import cache_limit
 
-_LIMIT = 5 << 30
 _STALE = 24 * 3600.0
 _INDEX = "entry.json"
 
@@ -29,12 +30,12 @@ class DescribedCache:
 
     Args:
         root: folder; made when the first entry is written.
-        limit: bytes over all entries.
+        limit: bytes over all entries; ``None``: that of ``$SYSTOLIC_CACHE_GIB``.
     """
 
-    def __init__(self, root: pathlib.Path, limit: int = _LIMIT) -> None:
+    def __init__(self, root: pathlib.Path, limit: int | None = None) -> None:
         self.root = root
-        self.limit = limit
+        self.limit = cache_limit() if limit is None else limit
 
     def load(self, key: str) -> tuple[dict[str, Any], dict[str, bytes]] | None:
         """The entry of ``key``, or ``None`` when there is none or it is damaged (then it is removed)."""
@@ -57,7 +58,15 @@ class DescribedCache:
         return index["meta"], files
 
     def store(self, key: str, meta: Mapping[str, Any], files: Mapping[str, bytes]) -> bool:
-        """Write an entry; returns False, with a warning, where the folder cannot be written."""
+        """Write an entry; returns False, with a warning, where the folder cannot be written or the entry is too large."""
+        size = sum(map(len, files.values()))
+        if size > self.limit:
+            logger.warning(
+                "compile cache: an entry of %.1f MiB is over the limit of %.1f MiB (SYSTOLIC_CACHE_GIB) and is not kept",
+                size / 2**20,
+                self.limit / 2**20,
+            )
+            return False
         partial: pathlib.Path | None = None
         try:
             self.root.mkdir(parents=True, exist_ok=True)
@@ -72,7 +81,10 @@ class DescribedCache:
             if partial is not None:
                 shutil.rmtree(partial, ignore_errors=True)
             return False
-        self._evict(keep=key)
+        try:
+            self._evict(keep=key)
+        except OSError as error:  # the entry is there, and the next writer will try again
+            logger.warning("compile cache: cannot prune %s (%s)", self.root, error)
         return True
 
     def _publish(self, partial: pathlib.Path, final: pathlib.Path) -> None:
@@ -81,7 +93,7 @@ class DescribedCache:
         except OSError:
             if not final.exists():
                 raise
-            shutil.rmtree(partial)  # another process compiled the same program and was first
+            shutil.rmtree(partial, ignore_errors=True)  # another process compiled the same program and was first
 
     def _evict(self, keep: str) -> None:
         entries = []
@@ -93,7 +105,7 @@ class DescribedCache:
                         shutil.rmtree(folder, ignore_errors=True)
                     continue
                 entries.append((age, sum(file.stat().st_size for file in folder.iterdir()), folder))
-            except FileNotFoundError:  # removed by another process in between
+            except (FileNotFoundError, NotADirectoryError):  # removed by another process in between; no entry of ours
                 continue
         total = sum(size for _, size, _ in entries)
         for _, size, folder in sorted(entries, key=lambda entry: -entry[0]):
@@ -107,9 +119,10 @@ class DescribedCache:
         """Remove an entry in one step for readers, then from the disk."""
         try:
             grave = pathlib.Path(tempfile.mkdtemp(prefix=".dropped-", dir=self.root))
-            os.rename(folder, grave / "entry")
         except OSError:
-            return  # another process did it, or the cache is read-only: the next reader will meet the same check
+            return  # the cache is read-only: the next reader will meet the same check
+        with contextlib.suppress(OSError):  # another process did it
+            os.rename(folder, grave / "entry")
         shutil.rmtree(grave, ignore_errors=True)
 
 

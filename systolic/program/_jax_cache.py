@@ -11,10 +11,12 @@ import contextlib
 import functools
 import os
 import pathlib
+import stat
 from collections.abc import Iterator
 
 import jax
 
+from systolic._errors import InputError
 from systolic._log import logger
 
 
@@ -24,6 +26,48 @@ def cache_dir() -> pathlib.Path:
         return pathlib.Path(named).expanduser()
     base = os.environ.get("XDG_CACHE_HOME")
     return (pathlib.Path(base) if base else pathlib.Path.home() / ".cache") / "systolic"
+
+
+def cache_limit() -> int:
+    """Bytes that each of the two caches (JAX's and that of described compiles) may fill: ``$SYSTOLIC_CACHE_GIB``, else 5 GiB.
+
+    Raises:
+        InputError: the variable is no number above 0.
+    """
+    said = os.environ.get("SYSTOLIC_CACHE_GIB") or "5"
+    try:
+        limit = float(said) * 2**30
+        if not 0 < limit < float("inf"):
+            raise ValueError
+    except ValueError:
+        raise InputError(
+            f"SYSTOLIC_CACHE_GIB: saw {said!r}, wanted GiB above 0 for each compile cache; SYSTOLIC_CACHE=off turns them off"
+        ) from None
+    return int(limit)
+
+
+def prune(folder: pathlib.Path, limit: int) -> int:
+    """Remove the files of ``folder`` that were used longest ago until the rest fills ``limit`` bytes; returns how many.
+
+    Safe beside other processes that read, write and prune: a file that is gone is a miss for them, and gone for all. Use
+    is the later of reading and writing, as far as the file system notes the former (to a day, as Linux mounts them).
+    """
+    files = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):  # another process prunes, too
+                found = entry.stat(follow_symlinks=False)
+                if stat.S_ISREG(found.st_mode):
+                    files.append((max(found.st_atime, found.st_mtime), found.st_size, entry.path))
+    total, removed = sum(size for _, size, _ in files), 0
+    for _, size, path in sorted(files):
+        if total <= limit:
+            break
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        total -= size
+        removed += 1
+    return removed
 
 
 def enable() -> bool:
@@ -36,6 +80,10 @@ def enable() -> bool:
     if (problem := _unwritable(folder)) is not None:
         _warn_once(str(folder), problem)
         return False
+    try:
+        prune(folder, cache_limit())
+    except OSError as error:  # another user's files, say: too large a cache is still a cache
+        logger.warning("compile cache: cannot prune %s (%s)", folder, error)
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

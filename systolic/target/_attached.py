@@ -7,7 +7,6 @@ import os
 from typing import TYPE_CHECKING
 
 from systolic._errors import TargetError
-from systolic._private_jax import num_processes
 from systolic.target._names import Name
 
 if TYPE_CHECKING:
@@ -58,6 +57,8 @@ def _num_processes() -> int:
 
     if not jax.distributed.is_initialized():
         return 1
+    from systolic._private_jax import num_processes
+
     processes = num_processes()
     return jax.process_count() if processes is None else processes
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import os
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -75,3 +77,46 @@ def test_a_place_that_cannot_be_written_costs_a_warning(tmp_path, caplog):
 def test_the_index_is_plain_json(tmp_path):
     DescribedCache(tmp_path).store("a", {"n": 1}, {"x": b"1"})
     assert json.loads((tmp_path / "a" / "entry.json").read_text())["meta"] == {"n": 1}
+
+
+def test_an_entry_over_the_limit_is_not_kept_and_costs_the_others_nothing(tmp_path, caplog):
+    cache = DescribedCache(tmp_path, limit=3000)
+    assert cache.store("small", {}, {"x": b"0" * 1000})
+    with caplog.at_level(logging.WARNING, logger="systolic"):
+        assert not cache.store("large", {}, {"x": b"0" * 3001})
+    assert "SYSTOLIC_CACHE_GIB" in caplog.text
+    assert [entry.name for entry in tmp_path.iterdir()] == ["small"]
+
+
+def test_a_file_that_is_no_entry_is_left_alone(tmp_path):
+    (tmp_path / "README").write_text("mine")
+    cache = DescribedCache(tmp_path, limit=1500)
+    for key in ("a", "b"):
+        assert cache.store(key, {}, {"x": b"0" * 1000})
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["README", "b"]
+
+
+_WRITER = """
+import pathlib, sys
+from systolic.program._described_cache import DescribedCache
+cache = DescribedCache(pathlib.Path(sys.argv[1]), limit=20_000)
+for i in range(150):
+    key = f"{(i * int(sys.argv[2])) % 50:02}"
+    found = cache.load(key)
+    assert found is None or found == ({"n": key}, {"x": key.encode() * 500}), found
+    if found is None:
+        assert cache.store(key, {"n": key}, {"x": key.encode() * 500})
+"""
+
+
+def test_processes_that_write_read_and_prune_at_once_see_whole_entries_and_keep_the_bound(tmp_path):
+    both = [
+        subprocess.Popen([sys.executable, "-c", _WRITER, str(tmp_path), step], stderr=subprocess.PIPE)
+        for step in ("7", "11")
+    ]
+    assert [process.communicate(timeout=120)[1] for process in both] == [b"", b""]
+    names = [entry.name for entry in tmp_path.iterdir()]
+    assert not [name for name in names if name.startswith(".")]
+    sizes = [file.stat().st_size for entry in tmp_path.iterdir() for file in entry.iterdir()]
+    assert sum(sizes) <= 20_000
+    assert names
