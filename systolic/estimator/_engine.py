@@ -22,7 +22,7 @@ from systolic.estimator._config import RunConfig
 from systolic.estimator._mode import Mode
 from systolic.estimator._steps import Clock, State, Steps
 from systolic.program import CompileBudget, Program, ProgramSet
-from systolic.target import Target
+from systolic.target import Target, platforms_explained
 
 
 @dataclasses.dataclass
@@ -98,7 +98,8 @@ class Engine:
 
     def rng(self) -> np.ndarray:
         """uint32 key data from the configured seed."""
-        return np.asarray(jax.random.key_data(jax.random.key(self.config.seed)))
+        with platforms_explained("the random key of the run"):
+            return np.asarray(jax.random.key_data(jax.random.key(self.config.seed)))
 
     def state_shapes(self, spec: ElementSpec) -> State:
         """The state's shapes and dtypes: of the state there is, else by tracing ``init``."""

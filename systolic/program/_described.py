@@ -23,7 +23,7 @@ from systolic.program._jax_cache import cache_dir
 from systolic.program._options import CompileOptions
 from systolic.program._out_of_memory import ProgramTooLargeError, parse_buffers, parse_sizes
 from systolic.program._runner import run_compiler
-from systolic.target import Target, compiler_options, libtpu_version
+from systolic.target import Target, compiler_options, libtpu_version, platforms_explained
 
 _FORMAT = 1  # of the cache entries: raise it when their meaning changes
 
@@ -132,9 +132,10 @@ def describe(
         TargetError: the axes do not fit the target, or libtpu is not installed and the cache does not know the program.
     """
     started = time.monotonic()
-    exported = export(
-        fn, args, name=name, mesh=target.mesh(mesh_axes), donate=donate, in_specs=in_specs, out_specs=out_specs
-    )
+    with platforms_explained(f"program {name!r}"):  # a function may make arrays while it is traced
+        exported = export(
+            fn, args, name=name, mesh=target.mesh(mesh_axes), donate=donate, in_specs=in_specs, out_specs=out_specs
+        )
     cache = DescribedCache(cache_dir() / "described") if options.cache else None
     key = _key(exported, target, options)
     found = cache.load(key) if cache is not None else None

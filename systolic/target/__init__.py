@@ -4,6 +4,7 @@ Public: :class:`Target`, :class:`Hardware`, :data:`HARDWARE`, :func:`known_targe
 above, which compiles in child processes.
 """
 
+from systolic.target._attached import platforms_explained
 from systolic.target._hardware import HARDWARE, Hardware
 from systolic.target._libtpu import (
     compile_devices,
@@ -31,6 +32,7 @@ __all__ = [
     "compiler_options",
     "known_targets",
     "libtpu_version",
+    "platforms_explained",
     "prepare_process",
     "quiet_environment",
     "resolve_axes",

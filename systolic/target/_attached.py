@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from systolic._errors import TargetError
@@ -23,13 +25,47 @@ def best_attached() -> Name:
     """All devices of the best kind that JAX finds: tpu, then gpu, then cpu. Makes JAX list its devices."""
     import jax
 
-    try:
+    with platforms_explained("target='auto'"):
         platform = jax.default_backend()
-    except RuntimeError as error:
-        raise TargetError(f"target='auto': JAX finds no devices here ({error}); check JAX_PLATFORMS") from error
     if platform not in _ADVICE:
         raise TargetError(f"target='auto': JAX runs on {platform!r} here, not on tpu, gpu or cpu; check JAX_PLATFORMS")
     return Name(platform)
+
+
+@contextlib.contextmanager
+def platforms_explained(what: str) -> Iterator[None]:
+    """Say clearly when the body failed because JAX cannot have the platforms that JAX_PLATFORMS demands.
+
+    Args:
+        what: was wanted, to begin the message with.
+
+    Raises:
+        TargetError: in the place of the error that JAX raises at whatever call came first.
+    """
+    try:
+        yield
+    except (RuntimeError, AssertionError) as error:  # JAX asserts where jax[cuda] is there and no GPU is
+        if (problem := _platform_problem()) is None:
+            raise
+        raise TargetError(f"{what}: {problem}") from error
+
+
+def _platform_problem() -> str | None:
+    """Why JAX can list no devices at all, and what to set; ``None`` where it can."""
+    import jax
+
+    try:
+        jax.devices()
+        return None
+    except (RuntimeError, AssertionError) as error:
+        asked = jax.config.jax_platforms
+        if not asked:
+            return f"JAX finds no devices here ({error}); check the installation with 'systolic doctor'"
+        said = str(error).partition(" (set JAX_PLATFORMS")[0]
+        return (
+            f"JAX_PLATFORMS={asked} demands what this machine or its JAX does not have{f' ({said})' if said else ''}; unset "
+            "JAX_PLATFORMS, or set JAX_PLATFORMS=cpu (enough to compile for described targets such as 'v5e-8', too)"
+        )
 
 
 def cpu_will_have(count: int | None) -> bool:
@@ -73,10 +109,10 @@ def attached_devices(name: Name) -> list[jax.Device]:
 
     try:
         devices = jax.devices(name.platform)
-    except RuntimeError as error:
-        raise TargetError(
-            f"target={name.canonical!r}: JAX finds no {name.platform.upper()} here; {_ADVICE[name.platform]}"
-        ) from error
+    except (RuntimeError, AssertionError) as error:
+        problem = _platform_problem()
+        advice = f"JAX finds no {name.platform.upper()} here; {_ADVICE[name.platform]}{_only_these()}"
+        raise TargetError(f"target={name.canonical!r}: {problem or advice}") from error
     wanted = len(devices) if name.count is None else name.count
     if wanted > len(devices):
         raise TargetError(
@@ -89,6 +125,12 @@ def attached_devices(name: Name) -> list[jax.Device]:
             f"run have {len(devices)}; a part of them would leave processes without work: use '{name.platform}'"
         )
     return list(devices[:wanted])
+
+
+def _only_these() -> str:
+    import jax
+
+    return f" (JAX_PLATFORMS={jax.config.jax_platforms} is set)" if jax.config.jax_platforms else ""
 
 
 def _too_few(platform: str, wanted: int) -> str:
