@@ -17,6 +17,7 @@ from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from systolic._errors import CompileError
 from systolic.program._arguments import check_result
+from systolic.program._constants import large_constants
 from systolic.program._host_calls import without_host_functions
 from systolic.program._quick_trace import quick_trace
 from systolic.program._signature import argument_names, leaf_names
@@ -77,6 +78,7 @@ def export(
     with quick_trace():
         traced = jitted.trace(*leaves)
     notes: tuple[str, ...] = ()
+    constants = large_constants(traced, fn)
     if replaced := without_host_functions(traced, mesh.size):
         function, notes = replaced
         function.__name__ = function.__qualname__ = flat.__name__
@@ -87,7 +89,7 @@ def export(
         fingerprint=_fingerprint(exported, (in_shardings, out_shardings, donated)),
         donated=donated,
         names=tuple(leaf_names(args, argument_names(fn, len(args)))),
-        notes=notes,
+        notes=notes if constants is None else (*notes, constants),
     )
 
 

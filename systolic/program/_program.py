@@ -11,6 +11,7 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from systolic._errors import InputError, TargetError
+from systolic._log import logger
 from systolic.program._arguments import (
     check_count,
     check_function,
@@ -22,6 +23,7 @@ from systolic.program._arguments import (
     checked_specs,
 )
 from systolic.program._budget import CompileBudget
+from systolic.program._constants import large_constants
 from systolic.program._door import Door
 from systolic.program._executable import Executable
 from systolic.program._options import CompileOptions
@@ -170,6 +172,8 @@ class Program:
         function = jax.jit(self._strong(), donate_argnums=self.donate, in_shardings=in_shardings, **kwargs)
         with quick_trace():
             traced = function.trace(*(self.example if args is None else map(strong_structs, args)))
+        if (notice := large_constants(traced, self.fn)) is not None:
+            logger.warning("program %r: %s", self.name, notice)
         return traced.lower()
 
     def _strong(self) -> Callable[..., Any]:
