@@ -50,6 +50,12 @@ def _attempt(blank: ProgramCheck, program: Program, target: Target, options: Com
     if not isinstance(compiled, Description):
         return _attached(blank, compiled)
     memory, flops = _look(compiled, target)
+    near = memory.estimated and memory.capacity and 0.75 * memory.capacity < memory.needed <= memory.capacity
+    close = (
+        ("close to the limit, and a schedule shows up to a quarter too little: confirm with depth fast",)
+        if near
+        else ()
+    )
     fits = memory.fits is not False or compiled.memory is not None  # the allocator's word counts more than ours
     return dataclasses.replace(
         blank,
@@ -60,7 +66,7 @@ def _attempt(blank: ProgramCheck, program: Program, target: Target, options: Com
         flops=flops,
         bound=_bound(flops, memory, target.hardware),
         needed=memory.needed,
-        notes=compiled.notes + _notes(flops),
+        notes=close + compiled.notes + _notes(flops),
     )
 
 

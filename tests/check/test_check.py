@@ -79,6 +79,19 @@ def test_a_program_that_fits_on_two_targets():
 
 
 @needs_libtpu
+@pytest.mark.parametrize(
+    ("rows", "depth", "told"), [(409_600, "schedule", True), (360_448, "schedule", False), (409_600, "fast", False)]
+)
+def test_a_schedule_close_to_the_limit_is_to_be_confirmed(rows, depth, told):
+    program = Program(lambda x: x + 1, shape(rows, 4096), name="wide")
+    (found,) = check_programs({"wide": program}, "v5e-1", CheckOptions(depth=depth)).results
+    assert found.verdict is Verdict.FITS
+    share = 2 * rows * 4096 * 4 / (15.75 * 2**30)  # argument and result: 79 % and 70 %
+    assert found.needed / found.capacity == pytest.approx(share, rel=0.01)
+    assert any("close to the limit" in note and "confirm with depth fast" in note for note in found.notes) == told
+
+
+@needs_libtpu
 def test_a_program_that_does_not_fit_says_by_how_much_where_and_what_would():
     def at(batch):
         def activations(x, w):
