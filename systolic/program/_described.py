@@ -19,7 +19,7 @@ from systolic._errors import CompileError
 from systolic.program._described_cache import DescribedCache
 from systolic.program._executable import MemoryStats
 from systolic.program._export import Exported, export
-from systolic.program._jax_cache import cache_dir
+from systolic.program._jax_cache import cache_dir, caches_wanted
 from systolic.program._options import CompileOptions
 from systolic.program._out_of_memory import ProgramTooLargeError, parse_buffers, parse_sizes
 from systolic.program._runner import run_compiler
@@ -136,7 +136,7 @@ def describe(
         exported = export(
             fn, args, name=name, mesh=target.mesh(mesh_axes), donate=donate, in_specs=in_specs, out_specs=out_specs
         )
-    cache = DescribedCache(cache_dir() / "described") if options.cache else None
+    cache = DescribedCache(cache_dir() / "described") if options.cache and caches_wanted() else None
     key = _key(exported, target, options)
     found = cache.load(key) if cache is not None else None
     if found is None:

@@ -28,6 +28,11 @@ def cache_dir() -> pathlib.Path:
     return (pathlib.Path(base) if base else pathlib.Path.home() / ".cache") / "systolic"
 
 
+def caches_wanted() -> bool:
+    """Whether programs may be kept on disk: unless ``SYSTOLIC_CACHE=off``."""
+    return os.environ.get("SYSTOLIC_CACHE", "on").lower() not in ("off", "0", "false")
+
+
 def cache_limit() -> int:
     """Bytes that each of the two caches (JAX's and that of described compiles) may fill: ``$SYSTOLIC_CACHE_GIB``, else 5 GiB.
 
@@ -72,7 +77,7 @@ def prune(folder: pathlib.Path, limit: int) -> int:
 
 def enable() -> bool:
     """Turn JAX's persistent cache on for this process; returns whether it is on."""
-    if os.environ.get("SYSTOLIC_CACHE", "on").lower() in ("off", "0", "false"):
+    if not caches_wanted():
         return False
     if jax.config.jax_compilation_cache_dir:
         return jax.config.jax_enable_compilation_cache

@@ -171,8 +171,11 @@ def test_the_schedule_alone_has_text_and_no_code(fresh_cache):
         found.serialize()
 
 
-def test_without_the_cache_nothing_is_written(fresh_cache):
-    found = a_layer().compile("v5e-8", CompileOptions(depth="schedule", cache=False))
+@pytest.mark.parametrize("off", ["by option", "by environment"])
+def test_without_the_cache_nothing_is_written(fresh_cache, monkeypatch, off):
+    if off == "by environment":
+        monkeypatch.setenv("SYSTOLIC_CACHE", "off")
+    found = a_layer().compile("v5e-8", CompileOptions(depth="schedule", cache=off != "by option"))
     assert found.cache == "miss"
     assert not (fresh_cache / "described").exists()
 

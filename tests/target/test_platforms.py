@@ -58,7 +58,9 @@ def test_without_the_variable_the_doctor_is_named(monkeypatch):
     monkeypatch.setattr(jax, "devices", none)
     jax.config.update("jax_platforms", "")
     try:
-        with pytest.raises(TargetError, match=r"target='cpu': JAX finds no devices here \(no backend\).*systolic doctor"):
+        with pytest.raises(
+            TargetError, match=r"target='cpu': JAX finds no devices here \(no backend\).*systolic doctor"
+        ):
             Target("cpu").devices()
     finally:
         jax.config.update("jax_platforms", before)
