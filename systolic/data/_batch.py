@@ -26,11 +26,6 @@ class Batch(NamedTuple):
     count: int
     position: dict[str, Any]
 
-    @property
-    def rows(self) -> int:
-        """Real rows, by the same name as in a `Group`."""
-        return self.count
-
 
 class Group(NamedTuple):
     """A stack of batches for one run of the device loop.

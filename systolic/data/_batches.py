@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,7 @@ class Batches:
         spec: what examples look like, from an earlier run; None learns it from the first element. With it, ranks tell
             whether elements are examples or batches.
         notices: where casts and readings are told once.
+        size_name: what the caller's own user knows ``batch_size`` as, for messages.
 
     Raises:
         InputError: from the iteration, where the data is not what it should be; names feature, shape and example.
@@ -62,13 +63,15 @@ class Batches:
         stack: int = 1,
         spec: ElementSpec | None = None,
         notices: Notices | None = None,
+        size_name: str = "batch_size",
     ) -> None:
-        for name, value in (("batch_size", batch_size), ("stack", stack), ("epochs", 1 if epochs is None else epochs)):
+        for name, value in ((size_name, batch_size), ("stack", stack), ("epochs", 1 if epochs is None else epochs)):
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
                 raise InputError(f"{name}: {value!r} seen, a positive integer wanted")
         if tail not in TAILS:
             raise InputError(f"tail: {tail!r} seen, one of {', '.join(map(repr, TAILS))} wanted")
         self.batch_size, self.stack, self.tail, self.epochs = int(batch_size), int(stack), tail, epochs
+        self._size_name = size_name
         self._notices = Notices() if notices is None else notices
         self._door = Door(spec, labels_expected, self._notices)
         self._epochs = Epochs(input_fn, self._door, epochs, start)
@@ -130,22 +133,6 @@ class Batches:
             host = {name: column[real] for name, column in host.items()}
         mask = None if mask is None else mask.reshape(lead)
         return Group(features, labels, mask, host, filled // self.batch_size, self.position, rows)
-
-    def groups(self, sizes: Iterable[int]) -> Iterator[Group]:
-        """`next_group` for each of ``sizes`` (which may be endless) until the data is over; made for `prefetch`.
-
-        Closing the generator early closes the source; after ``sizes`` has ended these `Batches` go on.
-        """
-        for k in sizes:
-            try:
-                group = self.next_group(k)
-            except StopIteration:
-                return
-            try:
-                yield group
-            except GeneratorExit:
-                self.close()
-                raise
 
     def peek(self) -> ElementSpec:
         """The spec of one example, from the first element, which is not lost."""
@@ -235,7 +222,7 @@ class Batches:
             filled -= tail
             if self._epochs.reader.rows_read < self.batch_size:
                 raise InputError(
-                    f"batch_size: {self.batch_size} seen, and an epoch has {self._epochs.reader.rows_read} examples, so "
+                    f"{self._size_name}: {self.batch_size} seen, and an epoch has {self._epochs.reader.rows_read} examples, so "
                     'that with tail="drop" there would never be a batch. Use a smaller batch, or tail="carry"'
                 )
         self._epochs.advance()
@@ -248,7 +235,7 @@ class Batches:
             return filled
         if not self._made and filled == tail:
             raise InputError(
-                f"batch_size: {self.batch_size} seen, and the data has {filled} examples in all, less than one "
+                f"{self._size_name}: {self.batch_size} seen, and the data has {filled} examples in all, less than one "
                 'batch. Use a smaller batch, more epochs, or tail="pad"'
             )
         self._notices.give(f"input: the last {tail} examples do not fill a batch of {self.batch_size} and are left out")

@@ -17,6 +17,7 @@ from systolic._log import Notices
 
 from ._casting import Cast, cast_notice, cast_scalar, feature_spec, find_cast, is_host_only
 from ._messages import MARK, is_label, kind, label, names_differ, where
+from ._not_data import check_rows, no_single_reading
 from ._spec import ElementSpec, FeatureSpec, named_leaves
 from ._tree import canonical, split, to_numpy
 
@@ -58,7 +59,11 @@ class Door:
         ``index`` is the number, within the epoch, of the element's first example. Leaves of an example may be Python
         numbers and strings.
         """
-        leaves, treedef = tree_flatten(element)
+        try:
+            leaves, treedef = tree_flatten(element)
+        except (TypeError, ValueError):  # names that do not compare; told in our words by the inspection
+            self._inspect(element, epoch, index, self.batched)
+            raise
         try:
             if self._plain:
                 signature = [(type(leaf), leaf.shape, leaf.dtype) for leaf in leaves]
@@ -81,6 +86,9 @@ class Door:
 
     def admit_arrays(self, tree: Any, epoch: int) -> tuple[list[np.ndarray], int, list[Cast | None]]:
         """Leaves of a whole data set in memory, not yet cast, its number of rows, and the cast for each leaf."""
+        features, labels, _ = self._split(tree, epoch, 0)
+        for name, leaf in named_leaves(features, labels):
+            check_rows(name, leaf)
         _, arrays, rows, casts = self._inspect(tree, epoch, 0, True)
         return arrays, rows, casts
 
@@ -102,9 +110,14 @@ class Door:
         features, labels, dropped = self._split(element, epoch, index)
         pairs = named_leaves(features, labels)
         names = tuple(name for name, _ in pairs)
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise InputError(f"{label(twice)}: seen twice, once as a name with '/' and once nested; rename one of them")
         arrays = [to_numpy(leaf, name) for name, leaf in pairs]
         if not arrays:
-            raise InputError(f"{where(None, epoch, index)}: no features seen; a dict or tuple of arrays wanted")
+            raise InputError(
+                f"{where(None, epoch, index)}: no features seen ({kind(element)}); an array, or a dict or tuple of arrays, wanted"
+            )
         if self.spec is None:
             self._settle(features, labels, names, arrays, self._is_batch(names, arrays, dropped, batched))
         elif names != self.names:
@@ -115,14 +128,16 @@ class Door:
 
     def _split(self, element: Any, epoch: int, index: int) -> tuple[Any, Any, Any]:
         """(features, labels, labels that are not wanted)."""
+        given = self._given
+        unlabelled = self._labels_expected is False or (given is not None and given.labels is None)
+        if given is not None and unlabelled and isinstance(element, tuple | list):
+            # Where the model takes a tuple of features, a pair is not (features, labels).
+            whole = canonical(element, "features")
+            if tree_structure(whole) == tree_structure(given.features):
+                return whole, None, None
         features, labels = split(element)
         dropped = None
         if self._labels_expected is False:
-            if labels is not None and self._given is not None and not isinstance(features, dict):
-                # Where the model takes a pair of features, a pair is not (features, labels).
-                whole = canonical(element, "features")
-                if tree_structure(whole) == tree_structure(self._given.features):
-                    return whole, None, None
             labels, dropped = None, labels
         if self._labels_expected and labels is None:
             raise InputError(
@@ -154,8 +169,10 @@ class Door:
                 )
             specs.append(spec)
         if all(spec.host_only for spec in specs):
+            seen = ", ".join(f"{label(name)} ({_what(array)})" for name, array in zip(names, arrays))
             raise InputError(
-                f"features: only {', '.join(names)} seen, strings or objects; at least one of numbers wanted"
+                f"input_fn: only {seen} seen, which cannot go to a device; at least one feature of numbers wanted. Turn "
+                "strings into integer ids, and objects into arrays, in input_fn"
             )
         self.names, self.specs, self.batched = tuple(names), tuple(specs), batched
         self.host = [i for i, spec in enumerate(specs) if spec.host_only]
@@ -185,6 +202,8 @@ class Door:
         leading = {array.shape[0] if array.ndim else None for array in arrays}
         if len(leading) != 1 or None in leading:
             return False
+        if len(arrays) == 1:
+            raise no_single_reading(arrays[0].shape, MARK)
         self.notices.give(
             f"input: an element whose every leaf has leading dimension {leading.pop()} was read as a batch of that "
             f"many examples. {MARK}"
@@ -232,5 +251,10 @@ class Door:
                 scalar_cast = cast_scalar(leaf, self.specs[i].dtype_host, cast)
                 if scalar_cast is not None:
                     self._changes.append((i, False, scalar_cast))
-            elif cast is not None or not isinstance(leaf, np.ndarray):
-                self._changes.append((i, not isinstance(leaf, np.ndarray), cast))
+            elif cast is not None or type(leaf) is not np.ndarray:
+                self._changes.append((i, type(leaf) is not np.ndarray, cast))
+
+
+def _what(array: np.ndarray) -> str:
+    """The type of what an array of strings or objects holds."""
+    return type(array.flat[0]).__name__ if array.dtype == object and array.size else str(array.dtype)

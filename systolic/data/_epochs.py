@@ -8,7 +8,7 @@ from systolic._errors import InputError
 
 from ._door import Door
 from ._readers import Reader, open_reader
-from ._sources import obtain
+from ._sources import is_iterator, obtain
 
 
 class Epochs:
@@ -31,6 +31,7 @@ class Epochs:
         self._epoch = 0 if start is None else start["epoch"]
         self._kept: Any = None
         self._last_iterator: Any = None
+        self._once = False  # whether the source can be iterated over only once
         self.reader: Reader | None = None
         self.over = False
 
@@ -48,7 +49,12 @@ class Epochs:
         """Go on to the next epoch. Raises InputError where the one just read was empty: repeating it would never end."""
         if self.reader.rows_read == 0:
             at = f"epoch {self._epoch}" if self._epoch else "the data set"
-            hint = "" if self._epoch == 0 else ". Return a fresh iterable from input_fn for each epoch"
+            hint = ". Return a fresh iterable from input_fn for each epoch"
+            if self._epoch == 0:
+                used = (
+                    ". It is an iterator, which runs once, and may be used up: let input_fn make a new one in each call"
+                )
+                hint = used if self._once else ""
             raise InputError(f"input: {at} has 0 examples; at least one wanted{hint}")
         if self._count is not None and self._epoch + 1 >= self._count:
             self.over = True
@@ -67,7 +73,7 @@ class Epochs:
     def close(self) -> None:
         """No more epochs. An iterator that was given as it is stays open: it is its owner's."""
         self.over = True
-        if self.reader is not None and not hasattr(self._input_fn, "__next__"):
+        if self.reader is not None and not is_iterator(self._input_fn):
             self.reader.close()
 
     def _open(self, start: dict[str, Any] | None) -> Reader:
@@ -75,6 +81,7 @@ class Epochs:
         if source is None:
             source, keep = obtain(self._input_fn, self._epoch)
             self._kept = source if keep else None
+            self._once = is_iterator(source)
         reader = open_reader(source, self._door, self._epoch, start)
         if reader.iterator is not None and reader.iterator is self._last_iterator:
             raise InputError(

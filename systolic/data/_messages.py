@@ -6,12 +6,15 @@ from collections.abc import Iterable
 from typing import Any
 
 MARK = "Mark the source with systolic.data.examples(...) or systolic.data.batches(...) to say which it is"
-SAME_DATA = "It was changed since the position was saved; give the same data, or start anew"
+SAME_DATA = (
+    "It was changed since the position was saved: give the same data, or begin it anew, train(..., restart_data=True) or "
+    "Batches(..., start=None)"
+)
 
 
 def label(name: str) -> str:
-    """``labels`` and its parts stand for themselves; anything else is a feature."""
-    return name if is_label(name) else f"feature {name!r}"
+    """``labels`` and its parts stand for themselves, as do features that are one array; anything else is a feature."""
+    return name if is_label(name) or name == "features" else f"feature {name!r}"
 
 
 def is_label(name: str) -> bool:
@@ -28,6 +31,8 @@ def where(name: str | None, epoch: int, index: int, batched: bool | None = False
 
 def kind(element: Any) -> str:
     """The type of an element, with its size where it has one."""
+    if element is None:
+        return "None"
     size = f" of {len(element)}" if isinstance(element, tuple | list | dict) else ""
     return type(element).__name__ + size
 
@@ -45,4 +50,4 @@ def names_differ(wanted: Iterable[str], seen: Iterable[str], epoch: int, index: 
 
 def beyond(place: str, what: str) -> str:
     """The message for a position outside the data."""
-    return f"start: the position says {place} and the data set has {what}. {SAME_DATA}"
+    return f"input_fn: the position to go on from says {place} and the data set has {what}. {SAME_DATA}"

@@ -19,9 +19,10 @@ from systolic._errors import InputError, SystolicError
 from ._door import Door
 from ._libraries import Stream, adapt, decode_state, encode_state, replay
 from ._messages import beyond
+from ._not_data import check_iterable
 from ._shuffle import ShuffleReader
-from ._sources import Arrays, Marked, Shuffled, describe
-from ._tree import is_array_tree
+from ._sources import Arrays, Marked, Shuffled
+from ._tree import is_in_memory
 
 _LOOKED_AT = 64
 """Elements in which a source shows whether it fills the same arrays anew; looking costs as much as the rest of a read."""
@@ -51,11 +52,12 @@ def open_reader(source: Any, door: Door, epoch: int, start: dict[str, Any] | Non
         return open_reader(source.source, door, epoch, start)
     if isinstance(source, Arrays):
         return ArrayReader(source, door, epoch, start)
-    if is_array_tree(source) and not isinstance(source, list):
+    if is_in_memory(source):
         return ArrayReader(Arrays(source), door, epoch, start)
     stream = adapt(source, epoch)
     if stream is None:
-        stream = _stream_of_iterable(source)
+        check_iterable(source)
+        stream = Stream(replay(source))
     if door.batched is None:
         door.batched = stream.batched
     if stream.caution is not None:
@@ -275,12 +277,3 @@ class StreamReader:
 def _same_memory(one: Any, two: Any) -> bool:
     base = getattr(one, "base", None)
     return base is not None and base is getattr(two, "base", None) and one.ctypes.data == two.ctypes.data
-
-
-def _stream_of_iterable(source: Any) -> Stream:
-    if isinstance(source, str | bytes) or not (hasattr(source, "__iter__") or hasattr(source, "__next__")):
-        raise InputError(
-            f"input_fn: {describe(source)} seen; a dict or tuple of arrays, systolic.data.arrays(...), a Grain, "
-            "tf.data or torch data set, or any iterable of examples or batches wanted"
-        )
-    return Stream(replay(source))

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Iterable
 from typing import Any
 
-import jax
+import numpy as np
 
 from systolic._errors import InputError
 
@@ -59,7 +59,7 @@ def arrays(features: Any, labels: Any = None, *, shuffle: int | None = None) -> 
         (4,)
     """
     _check_seed("shuffle", shuffle)
-    return Arrays(features if labels is None else (features, labels), shuffle)
+    return Arrays(features if labels is None else (features, labels), None if shuffle is None else int(shuffle))
 
 
 def examples(source: Any) -> Marked:
@@ -83,12 +83,12 @@ def shuffle(source: Any, buffer: int, seed: int) -> Shuffled:
         buffer: number of examples held, at least 2. An example comes out at most about ``buffer`` places early.
         seed: non-negative integer.
     """
-    if not isinstance(buffer, int) or buffer < 2:
+    if isinstance(buffer, bool) or not isinstance(buffer, int | np.integer) or buffer < 2:
         raise InputError(f"buffer: {buffer!r} seen, an integer of at least 2 wanted: the number of examples held")
     _check_seed("seed", seed)
     if seed is None:
         raise InputError("seed: None seen, a non-negative integer wanted, so that a run can be continued exactly")
-    return Shuffled(source, buffer, seed)
+    return Shuffled(source, int(buffer), int(seed))
 
 
 def obtain(input_fn: Any, epoch: int) -> tuple[Any, bool]:
@@ -118,6 +118,13 @@ def is_source(value: Any) -> bool:
     return isinstance(value, Arrays | Iterable) or is_array_tree(value) or adapt(value, 0) is not None
 
 
+def is_iterator(source: Any) -> bool:
+    """Whether a source, or what its marks are on, is an iterator: it can be read once."""
+    while isinstance(source, Marked | Shuffled):
+        source = source.source
+    return hasattr(source, "__next__")
+
+
 def _takes_epoch(function: Any) -> bool:
     try:
         parameters = inspect.signature(function).parameters.values()
@@ -138,10 +145,5 @@ def _takes_epoch(function: Any) -> bool:
 
 
 def _check_seed(name: str, seed: Any) -> None:
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**64):
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**64):
         raise InputError(f"{name}: {seed!r} seen, a non-negative integer below 2**64 (the seed) wanted")
-
-
-def describe(source: Any) -> str:
-    """How a source is named in a message."""
-    return "jax.Array" if isinstance(source, jax.Array) else type(source).__name__

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import numbers
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -310,6 +311,6 @@ class Estimator:
 
 
 def _positive(name: str, value: Any, where: str = "Estimator") -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < 1:
         raise InputError(f"{where}({name}): saw {value!r}, wanted a whole number of at least 1")
-    return value
+    return int(value)

@@ -75,6 +75,7 @@ class TrainLoop:
             stack=self.size,
             spec=engine.spec,
             notices=engine.notices,
+            size_name="train_batch_size",
         )
         self._saved: int | None = None  # the step that was saved last
 

@@ -305,7 +305,7 @@ def test_features_alone_and_other_trees():
     assert next(data.Batches(X, 4)).features.shape == (4, 3)
     pair = next(data.Batches((X, Y), 4))
     np.testing.assert_array_equal(pair.labels, Y[:4])
-    three = next(data.Batches((X, Y, X), 4))
+    three = next(data.Batches(((X, Y, X), None), 4))
     assert [leaf.shape for leaf in three.features] == [(4, 3), (4,), (4, 3)]
     assert three.labels is None
     nested = next(data.Batches([{"a": {"b": 1.0, "c": (2, [3.0, 4.0])}, "n": None}] * 4, 4)).features
@@ -321,6 +321,12 @@ def test_a_model_of_two_inputs_keeps_both_where_labels_are_not_wanted():
     spec = data.Batches(((X, Y), Y), 4).spec
     batch = next(data.Batches((X, Y), 4, spec=spec, labels_expected=False))
     assert [leaf.shape for leaf in batch.features] == [(4, 3), (4,)]
+
+
+def test_a_model_of_three_inputs_without_labels_takes_a_tuple_of_three():
+    spec = data.Batches(((X, Y, X), None), 4).spec
+    batch = next(data.Batches((X, Y, X), 4, spec=spec))
+    assert [leaf.shape for leaf in batch.features] == [(4, 3), (4,), (4, 3)]
 
 
 def test_torch():
