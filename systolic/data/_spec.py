@@ -68,6 +68,8 @@ class ElementSpec:
 
     features: Any
     labels: Any = None
+    host_only: tuple[str, ...] = dataclasses.field(default=(), compare=False, repr=False)
+    """Of a `device` spec: the features that were left out of it, by name, for messages."""
 
     def batched(self, batch_size: int, stack: int | None = None, *, device: bool = False) -> tuple[Any, Any]:
         """(features, labels) as `jax.ShapeDtypeStruct`s of shape [batch_size, ...] or [stack, batch_size, ...].
@@ -85,7 +87,8 @@ class ElementSpec:
     @property
     def device(self) -> ElementSpec:
         """The part that travels to the device: without host-only features."""
-        return ElementSpec(without_host_only(self.features), without_host_only(self.labels))
+        left_out = tuple(name for name, spec in self.named().items() if spec.host_only)
+        return ElementSpec(without_host_only(self.features), without_host_only(self.labels), self.host_only + left_out)
 
     def named(self) -> dict[str, FeatureSpec]:
         """Name (as used in messages: ``image``, ``user/age``, ``labels``) to spec, in flattening order."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from systolic._errors import InputError
 from systolic.estimator._mode import Mode
 from systolic.estimator._spec import EstimatorSpec, check_spec, loss_entry, loss_names, metrics_of
+from systolic.estimator._traced_errors import explain, user_line
 
 _KNOWN = ("model", "features", "labels", "mode", "params", "key")
 
@@ -24,12 +25,15 @@ def call_model_fn(
     mode: Mode,
     params: Any = None,
     rngs: jax.Array | None = None,
+    host_only: Sequence[str] = (),
 ) -> EstimatorSpec:
     """Call ``model_fn`` with those of ``model, features, labels, mode, params, key`` that its signature names.
 
     bound: what an adapter's ``bind`` returned (passed as ``model``); params: the user's own settings; rngs: a PRNG key
-    for this step (passed as ``key``). Returns the checked spec. InputError if the signature asks for something else,
-    or the result is not an EstimatorSpec of the right shapes for ``mode`` (:func:`check_spec`).
+    for this step (passed as ``key``); host_only: names of features that stay on the host, for messages. Returns the
+    checked spec. InputError if the signature asks for something else, the result is not an EstimatorSpec of the right
+    shapes for ``mode`` (:func:`check_spec`), or JAX cannot trace what the function does; exceptions that the function
+    raises itself pass as they are.
     """
     values = dict(zip(_KNOWN, (bound, features, labels, mode, params, rngs)))
     positional, keywords = [], {}
@@ -50,17 +54,13 @@ def call_model_fn(
             )
     try:
         spec = model_fn(*positional, **keywords)
-    except (TypeError, AttributeError) as error:
-        if labels is None and "NoneType" in str(error):
-            raise InputError(_without_labels(_name(model_fn), mode, error)) from error
-        raise
-    except KeyError as error:
-        wanted = error.args[0] if error.args else None
-        if isinstance(features, Mapping) and isinstance(wanted, str) and wanted not in features:
-            raise InputError(
-                f"model_fn: {_name(model_fn)} looked for {wanted!r}, and the data has no feature of that name; the "
-                f"features are {', '.join(map(repr, features)) or 'none'}. Let input_fn give it, or use another name."
-            ) from error
+    except Exception as error:
+        message = _missing(error, features, labels, host_only, mode)
+        if message is not None:
+            raise InputError(f"model_fn: {_name(model_fn)} {message}") from error
+        told = explain(error, f"{_name(model_fn)} in mode {mode.name}", features, labels)
+        if told is not None:
+            raise told from error
         raise
     spec = check_spec(spec, mode, batch_size_of(features), _name(model_fn))
     _refuse_pairs(spec, features, labels)
@@ -97,16 +97,48 @@ def batch_size_of(features: Any) -> int | None:
     return None
 
 
-def _without_labels(name: str, mode: Mode, error: Exception) -> str:
+def _missing(error: Exception, features: Any, labels: Any, host_only: Sequence[str], mode: Mode) -> str | None:
+    """What to say where labels or a feature were used that are not there; None where that is not what happened."""
     first = str(error).split("\n")[0]
+    if isinstance(error, TypeError | AttributeError) and "NoneType" in first:
+        if host_only and isinstance(features, tuple) and any(part is None for part in features):
+            return f"met None ({first}): of the tuple of features, {', '.join(host_only)} {_STAYS}, and None is in its place"
+        if labels is None:
+            return _without_labels(features, mode, first)
+    wanted = error.args[0] if isinstance(error, KeyError) and error.args else None
+    if not isinstance(features, Mapping) or not isinstance(wanted, str) or wanted in features:
+        return None
+    if any(wanted == name or name.endswith("/" + wanted) for name in host_only):
+        return f"looked for feature {wanted!r}, which {_STAYS}"
+    place = user_line(error)
+    return (
+        f"looked for {wanted!r}, and the data has no feature of that name; the features are "
+        f"{', '.join(map(repr, features)) or 'none'}. Let input_fn give it, or use another name"
+        f"{'' if place is None else f' ({place})'}."
+    )
+
+
+_STAYS = (
+    "stays on the host, since strings and objects cannot go to a device; it comes back with predictions. For the model, turn "
+    "it into integer ids or an array in input_fn, under a name of its own"
+)
+
+
+def _without_labels(features: Any, mode: Mode, first: str) -> str:
     if mode is Mode.PREDICT:
         return (
-            f"model_fn: {name} uses labels in mode PREDICT, where they are None ({first}). Return "
+            f"uses labels in mode PREDICT, where they are None ({first}). Return "
             "sl.EstimatorSpec(predictions=...) before the line that uses them: if mode is sl.Mode.PREDICT: ..."
         )
+    among = [name for name in ("labels", "label", "target", "y") if isinstance(features, Mapping) and name in features]
+    hint = (
+        f"; the features hold {among[0]!r}: input_fn may pass it as (features, features.pop({among[0]!r}))"
+        if among
+        else ""
+    )
     return (
-        f"model_fn: {name} uses labels in mode {mode.name}, and the data has none: labels are None ({first}). Let "
-        "input_fn return a pair (features, labels), or compute the loss from the features alone."
+        f"uses labels in mode {mode.name}, and the data has none: labels are None ({first}). Let "
+        f"input_fn return a pair (features, labels), or compute the loss from the features alone{hint}."
     )
 
 

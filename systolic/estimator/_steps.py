@@ -250,6 +250,7 @@ class Steps:
             mode,
             params=self.hyper,
             rngs=jax.random.fold_in(key, 1),
+            host_only=spec.host_only,
         )
 
     def _mask(self, out: Any, batch: BatchTree, mode: Mode) -> Any:

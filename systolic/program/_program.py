@@ -26,6 +26,7 @@ from systolic.program._budget import CompileBudget
 from systolic.program._constants import large_constants
 from systolic.program._door import Door
 from systolic.program._executable import Executable
+from systolic.program._leaks import check_leaks
 from systolic.program._options import CompileOptions
 from systolic.program._quick_trace import quick_trace
 from systolic.program._signature import Signature, argument_names, leaf_names, strong_structs
@@ -172,6 +173,7 @@ class Program:
         function = jax.jit(self._strong(), donate_argnums=self.donate, in_shardings=in_shardings, **kwargs)
         with quick_trace():
             traced = function.trace(*(self.example if args is None else map(strong_structs, args)))
+        check_leaks(traced, self.name)
         if (notice := large_constants(traced, self.fn)) is not None:
             logger.warning("program %r: %s", self.name, notice)
         return traced.lower()
