@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec
 from systolic._errors import InputError
 from systolic.data import Batch, Batches, Group
 from systolic.estimator._engine import Engine
+from systolic.estimator._packing import Packing
 from systolic.estimator._steps import SCALAR_LOSS
 
 AHEAD = 2  # dispatches in flight before the host reads a result
@@ -50,9 +51,12 @@ class Dispatcher(Protocol):
         """Told how long a group took."""
 
 
-def dispatcher(steps_per_loop: int, batch_bytes: int, bursts: bool) -> Dispatcher:
-    """The dispatcher for a run whose batches have so many bytes; without ``bursts``, each step is waited for."""
-    return DeviceLoop() if steps_per_loop > 1 else SingleSteps(batch_bytes if bursts else _BURST_BYTES)
+def dispatcher(steps_per_loop: int, batch_bytes: int, bursts: bool, packing: Packing | None) -> Dispatcher:
+    """The dispatcher for a run whose batches have so many bytes; without ``bursts``, each step is waited for.
+
+    packing: how single steps take the state, if packed.
+    """
+    return DeviceLoop() if steps_per_loop > 1 else SingleSteps(batch_bytes if bursts else _BURST_BYTES, packing)
 
 
 class DeviceLoop:
@@ -94,8 +98,9 @@ class SingleSteps:
 
     layout = PartitionSpec("data")
 
-    def __init__(self, batch_bytes: int) -> None:
+    def __init__(self, batch_bytes: int, packing: Packing | None) -> None:
         self._burst = 1
+        self._packing = packing
         self._longest = max(1, min(_LONGEST_BURST, _BURST_BYTES // max(1, batch_bytes)))
 
     def read(self, batches: Batches, most: int, scalar: bool) -> Item | None:
@@ -107,13 +112,18 @@ class SingleSteps:
         return (group, len(group), positions) if group else None
 
     def run(self, engine: Engine, call: Callable[..., Any], group: Any, count: int, positions: list[Any]) -> Any:
-        state, outputs = engine.state, []
+        packing = self._packing
+        state = engine.held.vectors(packing) if packing else engine.state
+        outputs: list[Any] = []
         try:
             for batch in group:
                 state, scalars = call(state, batch)
                 outputs.append(scalars)
         finally:
-            engine.state = state
+            if packing:
+                engine.held.give(state)  # type: ignore[arg-type]
+            else:
+                engine.state = state
             if outputs:
                 engine.meta["position"] = positions[len(outputs) - 1]
         return outputs

@@ -10,7 +10,6 @@ import time
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -20,8 +19,10 @@ from systolic.data import ElementSpec
 from systolic.estimator._checkpoint import Checkpoints
 from systolic.estimator._config import RunConfig
 from systolic.estimator._mode import Mode
+from systolic.estimator._packing import HeldState, Packing
+from systolic.estimator._programs import Programs
 from systolic.estimator._steps import Clock, State, Steps
-from systolic.program import CompileBudget, Program, ProgramSet
+from systolic.program import Program, ProgramSet
 from systolic.target import Target, platforms_explained
 
 
@@ -39,9 +40,10 @@ class Engine:
 
     Attributes:
         spec: shapes and dtypes of one training example; known after the first data or checkpoint was seen.
-        state: the state on the device, or ``None`` before it exists.
         meta: what is saved beside the state: ``position`` in the training data, ``evaluated`` (step of the last
             evaluation), ``metrics`` (its results), ``hooks``.
+        held: the state as it lies, a tree or packed.
+        programs: the Programs, each built once.
         compiles: every compile of this process.
         training: held while a call trains the state, by one thread at a time.
         trains: whether this process has trained the state; if not, evaluation follows another process's checkpoints.
@@ -53,13 +55,12 @@ class Engine:
         self.batch_sizes = batch_sizes
         self.notices = Notices()
         self.spec: ElementSpec | None = None
-        self.state: State | None = None
+        self.held = HeldState()
         self.meta: dict[str, Any] = {}
         self.trains = False
         self.compiles: list[Compiled] = []
         self.training = threading.Lock()
-        self._programs: dict[Any, Program] = {}
-        self._budget = CompileBudget(config.compile_budget, setting="RunConfig(compile_budget=…)")
+        self.programs = Programs(steps, config)
         self._shapes: dict[str, State] = {}
         self._latest: dict[str, Any] = {}
         self._loops: dict[str, int] = {}
@@ -91,6 +92,15 @@ class Engine:
         return pathlib.Path(self.config.model_dir) / "checkpoints"  # type: ignore[arg-type]
 
     # --- state -------------------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> State | None:
+        """The state on the device, or ``None`` before it exists."""
+        return self.held.tree
+
+    @state.setter
+    def state(self, state: State | None) -> None:
+        self.held.tree = state
 
     def step(self) -> int:
         """Steps done so far."""
@@ -191,26 +201,37 @@ class Engine:
     # --- programs ----------------------------------------------------------------------------------------------------
 
     def program(
-        self, name: str, spec: ElementSpec | None = None, batch_size: int | None = None, loop: int | None = None
+        self,
+        name: str,
+        spec: ElementSpec | None = None,
+        batch_size: int | None = None,
+        loop: int | None = None,
+        packed: bool = False,
     ) -> Program:
         """The Program ``init``, ``train``, ``eval`` or ``predict`` for examples of ``spec`` at a global batch size.
 
-        ``loop``: training steps per dispatch, if not those of the configuration.
+        ``loop``: training steps per dispatch, if not those of the configuration; ``packed``: see :meth:`Programs.train`.
         """
-        loop = (loop or self.config.steps_per_loop) if name == "train" else 1
         spec = spec or self.spec
         assert spec is not None, "a program needs the shapes of the examples"
         spec = spec.device  # strings stay on the host: with or without them it is the same program
-        size = batch_size or (0 if name == "init" else self.batch_sizes[Mode(name)])
-        key = (name, repr(spec.features if name == "predict" else spec), size, loop)
-        if key not in self._programs:
-            self._programs[key] = self._build(name, spec, size, loop)
-        return self._programs[key]
+        if name == "init":
+            return self.programs.init(spec, self.rng())
+        mode = Mode(name)
+        size = batch_size or self.batch_sizes[mode]
+        # Data for prediction has no labels, which `init` may need: a model may learn its shapes from a training step.
+        state = self.state_shapes(spec if spec.labels is not None or self.spec is None else self.spec)
+        if mode is Mode.TRAIN:
+            return self.programs.train(spec, state, size, loop or self.config.steps_per_loop, packed)
+        return self.programs.apply(mode, spec, state, size)
 
     def executable(self, name: str, spec: ElementSpec | None = None) -> Any:
         """The compiled Program on the run's target (or, with ``eager``, the bare function)."""
         spec = spec or self.spec
-        program = self.program(name, spec, loop=self.steps_per_loop(spec) if name == "train" else None)  # type: ignore[arg-type]
+        if name == "train":
+            program = self.program(name, spec, loop=self.steps_per_loop(spec), packed=self.packs(spec))  # type: ignore[arg-type]
+        else:
+            program = self.program(name, spec)
         if self.config.eager:
             return functools.partial(_run_on, self.target.devices()[0], program)
         started = time.monotonic()
@@ -243,7 +264,7 @@ class Engine:
         key = repr(spec)
         if key not in self._loops:
             state = self.state_shapes(spec)
-            batch = self.batch_structs(Mode.TRAIN, spec.device, self.batch_sizes[Mode.TRAIN])
+            batch = self.programs.batch(Mode.TRAIN, spec.device, self.batch_sizes[Mode.TRAIN])
             step = jax.make_jaxpr(lambda state, batch: self.steps.train(state, batch, spec.device))(state, batch)
             with_convolutions = "conv_general_dilated" in str(step)
             if with_convolutions:
@@ -254,59 +275,10 @@ class Engine:
             self._loops[key] = 1 if with_convolutions else wanted
         return self._loops[key]
 
-    def batch_structs(self, mode: Mode, spec: ElementSpec, size: int, loop: int = 1) -> dict[str, Any]:
-        """The batch argument of a mode's Program (shapes); a stack of ``loop`` of them for the device loop."""
-        stack = loop if loop > 1 else None
-        features, labels = spec.batched(size, stack)
-        batch = {"features": features}
-        if labels is not None and mode is not Mode.PREDICT:
-            batch["labels"] = labels
-        if mode is Mode.EVAL or (mode is Mode.TRAIN and self.config.tail == "pad"):
-            batch["mask"] = jax.ShapeDtypeStruct((size,) if stack is None else (stack, size), jnp.bool_)
-        return batch
-
-    def _build(self, name: str, spec: ElementSpec, size: int, loop: int) -> Program:
-        steps, config = self.steps, self.config
-        common: dict[str, Any] = {"budget": self._budget, "eager": config.eager, "name": name}
-        if name == "init":
-            return Program(lambda rng: steps.init(rng, spec), self.rng(), out_specs=PartitionSpec(), **common)
-        mode = Mode(name)
-        batch = self.batch_structs(mode, spec, size, loop)
-        rows = PartitionSpec(None, "data") if loop > 1 else PartitionSpec("data")
-        # Data for prediction has no labels, which `init` may need: a model may learn its shapes from a training step.
-        state = self.state_shapes(spec if spec.labels is not None or self.spec is None else self.spec)
-        if mode is not Mode.TRAIN:
-            apply = steps.evaluate if mode is Mode.EVAL else steps.predict
-            variables = {"params": state["params"], "model_state": state["model_state"]}
-            out = PartitionSpec() if mode is Mode.EVAL else rows
-            return Program(
-                lambda variables, batch: apply(variables, batch, spec),
-                variables,
-                batch,
-                in_specs=(PartitionSpec(), rows),
-                out_specs=out,
-                **common,
-            )
-        if loop == 1:
-            return Program(
-                lambda state, batch: steps.train(state, batch, spec),
-                state,
-                batch,
-                donate=(0,),
-                in_specs=(PartitionSpec(), rows),
-                out_specs=PartitionSpec(),
-                **common,
-            )
-        return Program(
-            lambda state, batch, count: steps.train_loop(state, batch, count, spec),
-            state,
-            batch,
-            jax.ShapeDtypeStruct((), jnp.int32),
-            donate=(0,),
-            in_specs=(PartitionSpec(), rows, PartitionSpec()),
-            out_specs=PartitionSpec(),
-            **common,
-        )
+    def packs(self, spec: ElementSpec) -> bool:
+        """Whether training takes the state packed (:class:`Packing`): single steps of a small model on one device."""
+        single = self.steps_per_loop(spec) == 1 and not self.config.eager and self.target.num_devices == 1
+        return single and Packing(self.state_shapes(spec)).pays
 
 
 def _run_on(device: Any, program: Program, *args: Any) -> Any:

@@ -155,7 +155,7 @@ def _program(
     flat: dict[str, Any],
     platforms: tuple[str, ...],
 ) -> bytes:
-    batch = engine.batch_structs(mode, spec, size)
+    batch = engine.programs.batch(mode, spec, size)
     steps = engine.steps.evaluate if mode is Mode.EVAL else engine.steps.predict
 
     def run(weights: dict[str, Any], batch: Any) -> Any:

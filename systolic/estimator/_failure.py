@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator
-from typing import Any
 
 import jax
 
@@ -46,7 +45,7 @@ def callback_errors() -> Iterator[list[BaseException]]:
 
 def explain(engine: Engine, error: BaseException, raised: list[BaseException]) -> BaseException:
     """The error to raise for ``error``: that of a callback where it began there. Lets go of a state that is lost."""
-    lost = engine.state is not None and _is_lost(engine.state)
+    lost = _is_lost(engine)
     if raised and (lost or isinstance(error, jax.errors.JaxRuntimeError)):
         error = next((e for e in raised if str(e) in str(error)), raised[0])
         error.add_note("Raised in a function that model_fn calls on the host, during a training step or an evaluation.")
@@ -65,12 +64,10 @@ def explain(engine: Engine, error: BaseException, raised: list[BaseException]) -
     return error
 
 
-def _is_lost(state: Any) -> bool:
-    leaves = jax.tree.leaves(state)
-    if any(leaf.is_deleted() for leaf in leaves):
-        return True
+def _is_lost(engine: Engine) -> bool:
     try:
+        leaves = jax.tree.leaves(engine.state)
         jax.block_until_ready(leaves)
-    except jax.errors.JaxRuntimeError:
+    except RuntimeError:  # of a step that failed, or of one that was to use what that step had taken over
         return True
-    return False
+    return any(leaf.is_deleted() for leaf in leaves)

@@ -25,6 +25,7 @@ from systolic.estimator._failure import callback_errors, explain
 from systolic.estimator._folder import keep_locked
 from systolic.estimator._mode import Mode
 from systolic.estimator._nonfinite import refuse_nonfinite
+from systolic.estimator._packing import Packing
 from systolic.estimator._results import Results
 from systolic.estimator._run import TrainingRun
 from systolic.estimator._signals import StopRequest
@@ -107,7 +108,8 @@ class TrainLoop:
         self.size = self.batches.stack = engine.steps_per_loop(spec)
         # Collectives of several steps at once can starve each other on CPU devices, which share one pool of threads.
         self._serial = engine.target.platform == "cpu" and engine.target.num_devices > 1
-        self._path = dispatcher(self.size, self._batch_bytes, bursts=not self._serial)
+        packing = Packing(engine.state_shapes(spec)) if engine.packs(spec) else None
+        self._path = dispatcher(self.size, self._batch_bytes, not self._serial, packing)
         step = engine.step()
         if self.until is not None and step >= self.until:
             if self.evaluate:  # a run told to stop during its last evaluation was saved without it
