@@ -113,8 +113,8 @@ def run_all(script: str | os.PathLike[str], names: Sequence[str], args: Any) -> 
     return alternate(contestants, args.rounds)
 
 
-def report(title: str, unit: str, results: dict[str, Result], claims: Sequence[tuple[str, str, float]]) -> None:
-    """Print a table and, for each claim (ours, peer, wanted), the median of the round-by-round ratios."""
+def report(title: str, unit: str, results: dict[str, Result], claims: Sequence[tuple[str, str, float | None]]) -> None:
+    """Print a table and, for each claim (ours, peer, wanted or None), the median of the round-by-round ratios."""
     print(f"\n{title}\n{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
     width = max(len(name) for name in results)
     for name, r in results.items():
@@ -131,5 +131,5 @@ def report(title: str, unit: str, results: dict[str, Result], claims: Sequence[t
             continue
         ratios = [a / b for a, b in zip(results[ours].rates, results[peer].rates)]
         ratio = statistics.median(ratios)
-        verdict = "ok" if ratio >= wanted else "MISSED"
-        print(f"  {ours} ÷ {peer}: {ratio:.3f} ({min(ratios):.3f} to {max(ratios):.3f}), wanted ≥ {wanted}: {verdict}")
+        verdict = "" if wanted is None else f", wanted ≥ {wanted}: {'ok' if ratio >= wanted else 'MISSED'}"
+        print(f"  {ours} ÷ {peer}: {ratio:.3f} ({min(ratios):.3f} to {max(ratios):.3f}){verdict}")
