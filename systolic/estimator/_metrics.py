@@ -5,6 +5,11 @@ may be added up (or, where the metric says so, combined by max or min) over batc
 ``finalize(totals)`` runs on the host, once, on those totals in float64. Nothing else is kept, so the order and the
 size of the batches cannot show in the result, beyond the rounding of one batch's float32 sum.
 
+What comes out where there is nothing to count, or something that cannot be counted: with no example, or weights that
+are all zero, Mean, RootMean, Perplexity, AUC, Max and Min are NaN, and Sum, Precision, Recall and F1 are 0. A negative
+or NaN weight, an integer other than 0 and 1 where a bool is wanted, and a NaN among the values, of an example that
+counts, make the result NaN; padding and entries of weight zero never do.
+
 Not for quantities that need every prediction at once (a rank correlation, a confusion plot): return these as
 predictions and compute them from ``estimator.predict``.
 """
@@ -20,8 +25,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from systolic._errors import InputError
+from systolic.estimator._weighted import booleans, expand, floats, masked_sums, same_shape, spoilt, weights_of
 
 Reduction = Literal["sum", "max", "min"]
+
+_ROUNDING = 1e-5
+"""How far a float32 softmax, or a sum of its entries, may go beyond 1."""
 
 
 class Metric:
@@ -56,13 +65,13 @@ class Mean(Metric):
     """Weighted mean of ``values``; what a plain array in ``EstimatorSpec.metrics`` becomes.
 
     values: ``[batch, ...]``, number or bool. weights: None (each entry counts one), or an array whose shape is a
-    prefix of that of ``values``; an entry of weight zero is left out even if its value is NaN.
+    prefix of that of ``values``, none of them negative; an entry of weight zero is left out even if its value is NaN.
     """
 
     def __init__(self, values: Any, weights: Any = None):
-        self.values = _floats(values)
-        argument = f"{type(self).__name__}(weights=...)"
-        self.weights = None if weights is None else _weights(self.values, weights, argument)
+        name = type(self).__name__
+        self.values = floats(values, f"{name}(values=...)")
+        self.weights = None if weights is None else weights_of(self.values, weights, f"{name}(weights=...)")
 
     def sums(self, mask: jax.Array | None) -> dict[str, jax.Array]:
         value, weight = masked_sums(self.values, self.weights, mask, f"metric {self.label!r}")
@@ -82,7 +91,10 @@ class Sum(Mean):
 
 
 class RootMean(Mean):
-    """Square root of the weighted mean: the RMSE if ``values`` are squared errors. Arguments as for :class:`Mean`."""
+    """Square root of the weighted mean: the RMSE if ``values`` are squared errors; NaN if it is negative.
+
+    Arguments as for :class:`Mean`.
+    """
 
     @staticmethod
     def finalize(totals: Mapping[str, np.ndarray]) -> float:
@@ -113,14 +125,14 @@ class _Confusion(Metric):
 
     def __init__(self, predictions: Any, labels: Any, weights: Any = None):
         name = type(self).__name__
-        self.values = _booleans(predictions, f"{name}(predictions=...)")
-        self.labels = _booleans(labels, f"{name}(labels=...)")
-        _same_shape(self.values, self.labels, name)
-        self.weights = _weights(self.values, weights, f"{name}(weights=...)")
+        self.values, other = booleans(predictions, f"{name}(predictions=...)")
+        self.labels, neither = booleans(labels, f"{name}(labels=...)")
+        same_shape(self.values, self.labels, name)
+        self.weights = spoilt(weights_of(self.values, weights, f"{name}(weights=...)"), other | neither)
 
     def sums(self, mask: jax.Array | None) -> dict[str, jax.Array]:
         def count(hits: jax.Array) -> jax.Array:
-            return masked_sums(_floats(hits), self.weights, mask, f"metric {self.label!r}")[0]
+            return masked_sums(hits.astype(self.weights.dtype), self.weights, mask, f"metric {self.label!r}")[0]
 
         return {
             "true_positive": count(self.values & self.labels),
@@ -166,8 +178,9 @@ class F1(_Confusion):
 class AUC(Metric):
     """Area under the ROC curve, from a histogram of the scores.
 
-    scores: probabilities in [0, 1] (others are clipped), ``[batch, ...]``; labels: bool (or 0/1) of that shape;
-    weights as for :class:`Mean`; bins: number of equal bins.
+    scores: probabilities in [0, 1], ``[batch, ...]``; labels: bool (or 0/1) of that shape; weights as for
+    :class:`Mean`; bins: number of equal bins. A score beyond [0, 1] by more than rounding makes the result NaN: of
+    logits take ``jax.nn.sigmoid`` first, which keeps their order.
 
     The exact area needs all scores sorted. Here two scores in one bin count as a tie (one half, the trapezoid rule),
     so the error is at most half the share of (positive, negative) pairs that fall into one bin: zero if scores are
@@ -176,16 +189,17 @@ class AUC(Metric):
     """
 
     def __init__(self, scores: Any, labels: Any, weights: Any = None, bins: int = 512):
-        self.values = _floats(scores)
-        self.labels = _booleans(labels, "AUC(labels=...)")
-        _same_shape(self.values, self.labels, "AUC")
-        self.weights = _weights(self.values, weights, "AUC(weights=...)")
-        if bins < 2:
-            raise InputError(f"AUC(bins=...): got {bins}, wanted at least 2 bins.")
-        self.bins = bins
+        if not isinstance(bins, int | np.integer) or isinstance(bins, bool) or bins < 2:
+            raise InputError(f"AUC(bins=...): got {bins!r}, wanted a whole number of at least 2.")
+        self.bins = int(bins)
+        self.values = floats(scores, "AUC(scores=...)")
+        self.labels, neither = booleans(labels, "AUC(labels=...)")
+        same_shape(self.values, self.labels, "AUC")
+        no_probability = ~(jnp.abs(self.values - 0.5) <= 0.5 + _ROUNDING)  # NaN included
+        self.weights = spoilt(weights_of(self.values, weights, "AUC(weights=...)"), no_probability | neither)
 
     def sums(self, mask: jax.Array | None) -> dict[str, jax.Array]:
-        weights = _expand(mask, self.weights, f"metric {self.label!r}")
+        weights = expand(mask, self.weights, f"metric {self.label!r}")
         bins = jnp.floor(jnp.clip(self.values, 0.0, 1.0) * self.bins).astype(jnp.int32)
         bins = jnp.minimum(bins, self.bins - 1).reshape(-1, 1)
         # Compare and reduce rather than scatter: XLA fuses it, nothing of size [batch, bins] is stored, and it is
@@ -195,15 +209,11 @@ class AUC(Metric):
         def histogram(of: jax.Array) -> jax.Array:
             return jnp.where(hit, jnp.where(of, weights, 0).reshape(-1, 1), 0).sum(axis=0)
 
-        # A NaN score of a real example must show; its bin would be arbitrary.
-        nan = jnp.where(weights != 0, jnp.isnan(self.values), False).any().astype(jnp.float32)
-        return {"positive": histogram(self.labels), "negative": histogram(~self.labels), "nan": nan}
+        return {"positive": histogram(self.labels), "negative": histogram(~self.labels)}
 
     @staticmethod
     def finalize(totals: Mapping[str, np.ndarray]) -> float:
         positive, negative = np.asarray(totals["positive"]), np.asarray(totals["negative"])
-        if totals["nan"]:
-            return math.nan
         below = np.cumsum(negative) - negative
         return _ratio((positive * (below + 0.5 * negative)).sum(), positive.sum() * negative.sum())
 
@@ -214,11 +224,11 @@ class Max(Metric):
     reductions: ClassVar[Mapping[str, Reduction]] = {"extreme": "max"}
 
     def __init__(self, values: Any):
-        self.values = _floats(values)
+        self.values = floats(values, f"{type(self).__name__}(values=...)")
 
     def sums(self, mask: jax.Array | None) -> dict[str, jax.Array]:
         ones = jnp.ones_like(self.values)
-        real = _expand(mask, ones, f"metric {self.label!r}") != 0
+        real = expand(mask, ones, f"metric {self.label!r}") != 0
         return {
             "extreme": self._extreme(real),
             "count": jnp.where(real, ones, 0).sum(),
@@ -241,70 +251,6 @@ class Min(Max):
 
     def _extreme(self, real: jax.Array) -> jax.Array:
         return jnp.where(real & ~jnp.isnan(self.values), self.values, jnp.inf).min()
-
-
-def masked_sums(
-    values: jax.Array, weights: jax.Array | None, mask: jax.Array | None, what: str
-) -> tuple[jax.Array, jax.Array]:
-    """``(sum of weights * values, sum of weights)`` over the real entries, in the dtype of ``values`` (>= float32).
-
-    values ``[batch, ...]`` float; weights None or a shape that is a prefix of that of values; mask bool ``[batch]`` or
-    None. An entry with mask false or weight zero contributes an exact zero, whatever its value, also to the gradient
-    with respect to ``values``. InputError if values is a scalar and there is a mask (``what`` names it).
-    """
-    if weights is None and mask is None:
-        return values.sum(), jnp.full((), values.size, values.dtype)
-    weights = _expand(mask, _weights(values, weights, f"weights of the {what}"), what)
-    return (jnp.where(weights != 0, values, 0) * weights).sum(), weights.sum()
-
-
-def _expand(mask: jax.Array | None, weights: jax.Array, what: str) -> jax.Array:
-    """Weights with those of masked examples replaced by zero (a NaN weight in padding included)."""
-    if mask is None:
-        return weights
-    if weights.ndim == 0:
-        raise InputError(
-            f"model_fn: the {what} is a scalar, but this batch may hold padding, which has already been averaged into "
-            "it. Return one value per example (shape [batch]) and the mean over the real ones is taken for you: with "
-            "optax, leave out .mean(). A scalar is accepted only for steps whose batches are always full."
-        )
-    mask = jnp.asarray(mask, bool)
-    return jnp.where(mask.reshape(mask.shape + (1,) * (weights.ndim - mask.ndim)), weights, 0)
-
-
-def _weights(values: jax.Array, weights: Any, argument: str) -> jax.Array:
-    """Weights broadcast to the shape of values, in their dtype (float32 for bools)."""
-    values = _floats(values)
-    if weights is None:
-        return jnp.ones_like(values)
-    weights = jnp.asarray(weights)
-    if weights.shape != values.shape[: weights.ndim]:
-        raise InputError(
-            f"{argument}: got shape {weights.shape} for values of shape {values.shape}; wanted a shape that the "
-            f"values' shape begins with, such as {values.shape[:1]}."
-        )
-    weights = weights.astype(values.dtype).reshape(weights.shape + (1,) * (values.ndim - weights.ndim))
-    return jnp.broadcast_to(weights, values.shape)
-
-
-def _floats(values: Any) -> jax.Array:
-    """Values as float32, or as float64 if they are: a sum in bfloat16 would stop counting at 256."""
-    values = jnp.asarray(values)
-    return values.astype(jnp.float64 if values.dtype == jnp.float64 else jnp.float32)
-
-
-def _booleans(values: Any, argument: str) -> jax.Array:
-    values = jnp.asarray(values)
-    if jnp.issubdtype(values.dtype, jnp.inexact):
-        raise InputError(
-            f"{argument}: got dtype {values.dtype}, wanted bool or integer 0/1. Threshold it, as in probability > 0.5."
-        )
-    return values.astype(bool)
-
-
-def _same_shape(first: jax.Array, labels: jax.Array, name: str) -> None:
-    if first.shape != labels.shape:
-        raise InputError(f"{name}: got shape {first.shape} against labels of shape {labels.shape}; wanted the same.")
 
 
 def _ratio(numerator: Any, denominator: Any, empty: float = math.nan) -> float:

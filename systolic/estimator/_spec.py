@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
 
 from systolic._errors import InputError
 from systolic.estimator import _metrics
-from systolic.estimator._metrics import Mean, Metric, Reduction, masked_sums
+from systolic.estimator._metrics import Mean, Metric, Reduction
 from systolic.estimator._mode import Mode
+from systolic.estimator._names import check_names
+from systolic.estimator._weighted import array_of, masked_sums
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -30,7 +32,9 @@ class EstimatorSpec:
     metrics: ``name -> array [batch, ...]`` (reported as its weighted mean) or ``name ->`` :class:`Metric`.
     weights: None, or an array whose shape is a prefix of the loss's: ``[batch]``, ``[batch, sequence]`` (zero for
       padded tokens). Also weighs metrics given as plain arrays; a :class:`Metric` brings its own.
-      With a dict of losses, one array for all or a dict of the same names. Weights are constants to the gradient.
+      With a dict of losses, one array for all or a dict of the same names. Weights are constants to the gradient. They
+      are not negative: a negative or NaN weight makes the loss NaN. Where they are all zero, a step's loss and gradient
+      are zero, and the loss of an evaluation is NaN.
     """
 
     loss: Any = None
@@ -84,8 +88,12 @@ def check_spec(spec: Any, mode: Mode, batch_size: int | None, name: str = "model
     for path, leaf in jax.tree_util.tree_leaves_with_path(spec.predictions):
         _check_rows(leaf, batch_size, f"EstimatorSpec(predictions=...) leaf {jax.tree_util.keystr(path) or 'itself'}")
     for metric_name, metric in metrics_of(spec).items():
+        what = f"EstimatorSpec(metrics={{{metric_name!r}: ...}})"
+        if isinstance(metric, Metric):
+            _check_metric(metric, what)
         values = metric.values if isinstance(metric, Metric) else metric
-        _check_rows(values, batch_size, f"EstimatorSpec(metrics={{{metric_name!r}: ...}})", scalar=True)
+        _check_rows(values, batch_size, what, scalar=True)
+        array_of(values, what)
     return spec
 
 
@@ -137,12 +145,7 @@ def metrics_of(spec: EstimatorSpec) -> Mapping[str, Any]:
             f"EstimatorSpec(metrics=...): got {type(spec.metrics).__name__}, wanted a dict from name to an array per "
             "example or a sl.metrics.Metric."
         )
-    for name in spec.metrics:
-        if name == "loss" or name.startswith("loss/"):
-            raise InputError(
-                f"EstimatorSpec(metrics=...): the name {name!r} is taken by the loss, which is always reported. "
-                "Choose another name."
-            )
+    check_names("metrics", spec.metrics)
     return spec.metrics
 
 
@@ -151,6 +154,7 @@ def loss_names(spec: EstimatorSpec) -> dict[str, str | None]:
     if spec.loss is None:
         return {}
     if isinstance(spec.loss, Mapping):
+        check_names("loss", spec.loss)
         return {f"loss/{name}": name for name in spec.loss}
     return {"loss": None}
 
@@ -179,11 +183,11 @@ def _check_losses(spec: EstimatorSpec, batch_size: int | None) -> None:
         loss, weights = loss_entry(spec, name)
         what = "EstimatorSpec(loss=...)" if name is None else f"EstimatorSpec(loss={{{name!r}: ...}})"
         _check_rows(loss, batch_size, what, scalar=True)
-        if not jnp.issubdtype(jnp.result_type(loss), jnp.floating):
+        if not jnp.issubdtype(array_of(loss, what).dtype, jnp.floating):
             raise InputError(f"{what}: got dtype {jnp.result_type(loss)}, wanted a real floating-point array.")
         if weights is None:
             continue
-        shape, seen = jnp.shape(loss), jnp.shape(weights)
+        shape, seen = jnp.shape(loss), array_of(weights, "EstimatorSpec(weights=...)").shape
         if not seen or seen != shape[: len(seen)]:
             raise InputError(
                 f"EstimatorSpec(weights=...): got shape {seen} for {label} of shape {shape}; wanted a shape that the "
@@ -204,6 +208,21 @@ def _check_rows(leaf: Any, batch_size: int | None, what: str, scalar: bool = Fal
             f"{what}: got shape {shape}, wanted its first dimension to be {rows}, one row per example. Do not reduce "
             "over the batch; that is done for you, without the padding."
         )
+
+
+def _check_metric(metric: Metric, what: str) -> None:
+    """InputError unless a metric of the user's own has what the base class asks for."""
+    if not hasattr(metric, "values"):
+        raise InputError(
+            f"{what}: {type(metric).__name__} sets no values, wanted an array with one row per example: the shapes are "
+            "checked by it. Assign self.values in __init__."
+        )
+    for entry, reduction in metric.reductions.items():
+        if reduction not in get_args(Reduction):
+            raise InputError(
+                f"{what}: {type(metric).__name__}.reductions has {reduction!r} for {entry!r}, wanted one of "
+                f"{', '.join(map(repr, get_args(Reduction)))}."
+            )
 
 
 def _plain_weights(spec: EstimatorSpec, values: Any, name: str) -> Any:

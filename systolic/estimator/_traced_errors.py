@@ -58,7 +58,9 @@ def explain(error: Exception, where: str, features: Any, labels: Any) -> InputEr
     where: the model function and its mode, for the message.
     """
     kind = next((name for cls in type(error).__mro__ if (name := cls.__name__) in _REMEDIES), None)
-    if isinstance(error, SystolicError | jax.errors.JaxRuntimeError) or (kind is None and not _from_jax(error)):
+    # Of values, not of tracing: what the device reports, and what jax_debug_nans raises, which callers look for.
+    of_values = jax.errors.JaxRuntimeError | FloatingPointError
+    if isinstance(error, SystolicError | of_values) or (kind is None and not _from_jax(error)):
         return None
     remedy = _REMEDIES.get(kind or "", "")
     if not remedy and any(word in str(error).lower() for word in _ABOUT_SHAPES):

@@ -186,10 +186,111 @@ def test_perplexity_out_of_range_is_infinite():
         (lambda: metrics.Mean(np.ones((4, 2)), np.ones(2)), r"weights.*\(2,\).*\(4, 2\)"),
         (lambda: metrics.F1(np.ones(4), np.ones(4, bool)), r"F1\(predictions.*float.*Threshold"),
         (lambda: metrics.Recall(np.ones(4, bool), np.ones(3, bool)), r"Recall: got shape \(4,\)"),
-        (lambda: metrics.AUC(np.ones(4), np.ones(4, bool), bins=1), "at least 2 bins"),
+        (lambda: metrics.AUC(np.ones(4), np.ones(4, bool), bins=1), "got 1, wanted a whole number of at least 2"),
+        (lambda: metrics.AUC(np.ones(4), np.ones(4, bool), bins=4.5), "got 4.5, wanted a whole number"),
+        (lambda: metrics.AUC(np.ones(4), np.ones(4)), r"AUC\(labels.*float.*Threshold"),
+        (lambda: metrics.Precision(np.ones(4, bool), None), r"Precision\(labels=...\): got NoneType"),
+        (lambda: metrics.Precision(np.ones(4, bool), np.array(list("abcd"))), r"Precision\(labels.*got <U1"),
+        (lambda: metrics.Recall(np.ones(4, bool), np.ones(4, complex)), r"Recall\(labels.*complex"),
+        (lambda: metrics.Mean(np.array(list("abcd"))), r"Mean\(values=...\): got <U1, wanted an array of numbers"),
+        (lambda: metrics.Max(np.ones(4, complex)), r"Max\(values.*complex64.*jnp\.abs"),
+        (lambda: metrics.Mean(np.ones(4), np.array(list("abcd"))), r"Mean\(weights=...\): got <U1"),
+        (lambda: metrics.Mean(jax.random.split(jax.random.key(0), 4)), r"Mean\(values.*key<"),
         (lambda: metrics.Mean(1.0).sums(np.ones(4, bool)), "scalar"),
     ],
 )
 def test_bad_arguments_are_named(make, message):
     with pytest.raises(InputError, match=message):
         make()
+
+
+# --- what only values tell ---------------------------------------------------------------------------------------------
+
+KINDS = {
+    "mean": lambda weights: metrics.Mean(VALUES, weights),
+    "sum": lambda weights: metrics.Sum(VALUES, weights),
+    "root mean": lambda weights: metrics.RootMean(VALUES**2, weights),
+    "perplexity": lambda weights: metrics.Perplexity(VALUES, weights),
+    "precision": lambda weights: metrics.Precision(GUESS, LABEL, weights),
+    "recall": lambda weights: metrics.Recall(GUESS, LABEL, weights),
+    "f1": lambda weights: metrics.F1(GUESS, LABEL, weights),
+    "auc": lambda weights: metrics.AUC(SCORES, LABEL, weights),
+}
+
+
+def value(metric, mask=None):
+    return type(metric).finalize({name: np.asarray(x, np.float64) for name, x in metric.sums(mask).items()})
+
+
+@pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("bad", [-1.0, -1e-30, np.nan])
+def test_a_weight_that_is_negative_or_nan_shows_as_nan_unless_it_is_padding(make, bad):
+    weights = np.where(np.arange(37) == 5, bad, WEIGHTS).astype(np.float32)
+    assert np.isnan(value(make(weights)))
+    assert np.isfinite(value(make(weights), np.arange(37) != 5))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_weights_that_are_all_zero_count_nothing(name):
+    expected = 0.0 if name in ("sum", "precision", "recall", "f1") else np.nan
+    np.testing.assert_equal(value(KINDS[name](np.zeros(37))), expected)
+
+
+@pytest.mark.parametrize("name", ["precision", "recall", "f1"])
+def test_nothing_to_count_is_zero_as_in_scikit_learn(name):
+    kind, oracle = {
+        "precision": (metrics.Precision, sklearn.metrics.precision_score),
+        "recall": (metrics.Recall, sklearn.metrics.recall_score),
+        "f1": (metrics.F1, sklearn.metrics.f1_score),
+    }[name]
+    none = np.zeros(37, bool)
+    assert value(kind(none, none)) == oracle(none, none, zero_division=0.0) == 0.0
+
+
+def test_weights_of_zero_and_infinity():
+    expected = np.average([1.0, 3.0], weights=[1.0, 2.0])
+    assert value(metrics.Mean(np.array([1.0, np.inf, 3.0]), np.array([1.0, 0.0, 2.0]))) == pytest.approx(expected)
+    assert np.isnan(value(metrics.Mean(np.ones(2), np.array([1.0, np.inf]))))
+
+
+@pytest.mark.parametrize("dtype", [bool, np.uint8, np.int32, np.float16])
+def test_weights_of_any_real_dtype(dtype):
+    weights = (np.arange(37) % 3).astype(dtype)
+    expected = np.average(VALUES.astype(np.float64), weights=weights.astype(np.float64))
+    assert value(metrics.Mean(VALUES, weights)) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", [metrics.Precision, metrics.Recall, metrics.F1])
+@pytest.mark.parametrize("where", ["predictions", "labels"])
+def test_integers_other_than_zero_and_one_show_as_nan_unless_they_do_not_count(kind, where):
+    columns = {"predictions": GUESS.astype(np.int32), "labels": LABEL.astype(np.int32)}
+    clean = value(kind(**columns))
+    assert clean == value(kind(GUESS, LABEL))
+    columns[where] = np.where(np.arange(37) == 5, 2, columns[where])
+    assert np.isnan(value(kind(**columns)))
+    assert np.isfinite(value(kind(**columns), np.arange(37) != 5))
+    assert np.isfinite(value(kind(**columns, weights=np.arange(37) != 5)))
+
+
+@pytest.mark.parametrize("score", [-0.1, 1.1, 3.0, np.inf, np.nan])
+def test_auc_of_what_is_no_probability_is_nan_unless_it_does_not_count(score):
+    scores = np.where(np.arange(37) == 5, score, SCORES).astype(np.float32)
+    assert np.isnan(value(metrics.AUC(scores, LABEL)))
+    others = np.arange(37) != 5
+    expected = sklearn.metrics.roc_auc_score(LABEL[others], SCORES[others])
+    assert value(metrics.AUC(scores, LABEL, bins=1 << 14), others) == pytest.approx(expected, abs=1e-3)
+
+
+def test_auc_takes_rounding_beyond_one_and_labels_of_zero_and_one():
+    scores = np.array([0.0, -1e-7, 1.0, 1.000001], np.float32)
+    assert value(metrics.AUC(scores, np.array([0, 0, 1, 1]))) == 1.0
+    assert np.isnan(value(metrics.AUC(scores, np.array([0, 0, 1, 2]))))
+
+
+def test_auc_of_one_class_is_nan():
+    assert np.isnan(value(metrics.AUC(SCORES, np.ones(37, bool))))
+    assert np.isnan(value(metrics.AUC(SCORES, np.zeros(37, bool))))
+
+
+def test_the_root_of_a_negative_mean_is_nan():
+    assert np.isnan(value(metrics.RootMean(-np.ones(3))))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import ClassVar
 
 import hypothesis
 import hypothesis.strategies as st
@@ -84,6 +85,16 @@ def test_unknown_parameter_is_named():
         (returning(loss=PER_EXAMPLE, metrics={"m": metrics.Sum(jnp.ones(2))}), Mode.EVAL, r"'m'.*\(2,\)"),
         (returning(loss=PER_EXAMPLE, metrics=[PER_EXAMPLE]), Mode.EVAL, "got list, wanted a dict"),
         (returning(loss=PER_EXAMPLE, metrics={"loss": PER_EXAMPLE}), Mode.EVAL, "'loss' is taken"),
+        (returning(loss=PER_EXAMPLE, metrics={3: PER_EXAMPLE}), Mode.EVAL, r"the name 3 \(int\) seen, wanted a string"),
+        (returning(loss={1: PER_EXAMPLE}), Mode.EVAL, r"loss=...\): the name 1 \(int\) seen"),
+        (returning(loss=PER_EXAMPLE, metrics={"m": np.array(list("abcd"))}), Mode.EVAL, r"'m': ...}\): got <U1"),
+        (returning(loss=np.array(list("abcd"))), Mode.EVAL, r"loss=...\): got <U1, wanted an array of numbers"),
+        (returning(loss=PER_EXAMPLE, weights=np.array(list("abcd"))), Mode.EVAL, r"weights=...\): got <U1"),
+        (
+            returning(loss=PER_EXAMPLE, metrics={"m": metrics.Metric()}),
+            Mode.EVAL,
+            r"'m': ...}\): Metric sets no values",
+        ),
         (returning(predictions={"p": jnp.ones((3, 2))}), Mode.PREDICT, r"\['p'\].*\(3, 2\)"),
         (returning(predictions={"p": jnp.ones(())}), Mode.PREDICT, r"\['p'\].*\(\)"),
         (returning(predictions={"p": "text"}), Mode.PREDICT, r"\['p'\]: got str"),
@@ -213,3 +224,52 @@ def test_a_loss_per_token_may_have_as_many_tokens_as_examples():
 
     tokens = jnp.ones((4, 4))
     assert call_model_fn(model_fn, None, {"x": tokens}, tokens, Mode.TRAIN).loss.shape == (4, 4)
+
+
+@pytest.mark.parametrize("argument", ["metrics", "loss"])
+@pytest.mark.parametrize(
+    ("name", "better"),
+    [
+        ("", "accuracy"),
+        ("top 5", "top_5"),
+        ("precision@10", "precision_10"),
+        ("a\nb", "a_b"),
+        ("/a", "a"),
+        ("a//b/", "a/b"),
+        (" ", "accuracy"),
+        ("c:\\x", "c_x"),
+    ],
+)
+def test_names_that_would_not_stay_as_they_are_get_a_better_one(argument, name, better):
+    spec = {"loss": PER_EXAMPLE} | {argument: {name: PER_EXAMPLE}}
+    with pytest.raises(InputError, match=rf"{argument}=...\): the name .* seen, wanted letters.* as in '{better}':"):
+        call(returning(**spec), Mode.EVAL)
+
+
+@pytest.mark.parametrize("name", ["accuracy", "top-5", "été", "a/b.c", "Loss", "loss_2", "step/x", "0"])
+def test_names_of_letters_digits_and_parts_are_taken(name):
+    assert name in finalizers(call(returning(loss=PER_EXAMPLE, metrics={name: PER_EXAMPLE}), Mode.EVAL))
+
+
+@pytest.mark.parametrize(
+    "name", ["loss", "loss/x", "step", "learning_rate", "steps_per_second", "examples_per_second", "input_wait"]
+)
+def test_names_that_a_run_reports_itself_are_refused(name):
+    with pytest.raises(InputError, match=rf"metrics=...\): the name '{name}' is taken.*[Cc]hoose another"):
+        call(returning(loss=PER_EXAMPLE, metrics={name: PER_EXAMPLE}), Mode.EVAL)
+
+
+def test_a_metric_of_ones_own_with_an_unknown_reduction_is_refused():
+    class Odd(metrics.Mean):
+        reductions: ClassVar = {"sum": "average"}
+
+    with pytest.raises(InputError, match=r"Odd\.reductions has 'average' for 'sum', wanted one of 'sum', 'max', 'min'"):
+        call(returning(loss=PER_EXAMPLE, metrics={"m": Odd(PER_EXAMPLE)}), Mode.EVAL)
+
+
+def test_a_negative_weight_makes_the_loss_nan_and_weights_of_zero_count_nothing():
+    negative = EstimatorSpec(loss=PER_EXAMPLE, weights=jnp.array([1.0, -1.0, 1.0, 1.0]))
+    assert all(np.isnan(part) for part in reduce_loss(negative, None))
+    padded = reduce_loss(negative, jnp.array([True, False, True, True]))
+    assert padded == (5.0, 3.0)
+    assert reduce_loss(EstimatorSpec(loss=PER_EXAMPLE, weights=jnp.zeros(4)), None) == (0.0, 0.0)
