@@ -136,7 +136,24 @@ def _tf_data(source: Any) -> Stream:
     def start(skip: int) -> Iterator[Any]:
         return iter((source.skip(skip) if skip else source).as_numpy_iterator())
 
-    return Stream(start, _tf_batched(source))
+    caution = None
+    if _tf_unseeded(source):
+        caution = (
+            "input: this tf.data pipeline shuffles without a seed, so a continued run sees another order than the run it "
+            "continues. Give one, shuffle(..., seed=...), in a function that makes the pipeline for each epoch"
+        )
+    return Stream(start, _tf_batched(source), caution)
+
+
+def _tf_unseeded(source: Any) -> bool:
+    """Whether a shuffle among the steps of this pipeline draws its seed anew in each process."""
+    pending = [source]
+    while pending:
+        node = pending.pop()
+        if "Shuffle" in type(node).__name__ and int(getattr(node, "_seed", 1)) == int(getattr(node, "_seed2", 1)) == 0:
+            return True
+        pending.extend(node._inputs() if hasattr(node, "_inputs") else ())
+    return False
 
 
 def _tf_batched(source: Any) -> bool | None:

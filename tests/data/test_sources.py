@@ -327,20 +327,3 @@ def test_a_model_of_three_inputs_without_labels_takes_a_tuple_of_three():
     spec = data.Batches(((X, Y, X), None), 4).spec
     batch = next(data.Batches((X, Y, X), 4, spec=spec))
     assert [leaf.shape for leaf in batch.features] == [(4, 3), (4,), (4, 3)]
-
-
-def test_torch():
-    torch = pytest.importorskip("torch")
-    dataset = torch.utils.data.TensorDataset(torch.tensor(X), torch.tensor(Y))
-    loader = torch.utils.data.DataLoader(dataset, batch_size=4)
-    batches = list(data.Batches(loader, 4, tail="pad", epochs=1))
-    np.testing.assert_array_equal(np.concatenate([b.features[b.mask] for b in batches]), X)
-    spec = data.Batches({"x": torch.zeros(4, 2, dtype=torch.bfloat16)}, 2).spec
-    assert spec.features["x"].dtype_host.name == "bfloat16"
-
-
-def test_tensorflow():
-    tensorflow = pytest.importorskip("tensorflow")
-    dataset = tensorflow.data.Dataset.from_tensor_slices(({"x": X}, Y)).batch(4)
-    batches = list(data.Batches(lambda: dataset, 4, tail="pad", epochs=1))
-    np.testing.assert_array_equal(np.concatenate([b.features["x"][b.mask] for b in batches]), X)
