@@ -115,6 +115,11 @@ class Prefetch:
                 raise error
         raise StopIteration
 
+    @property
+    def ready(self) -> bool:
+        """Whether the next item, the end or an error is there without a wait."""
+        return bool(self._shared.items) or self._shared.done or self._shared.closed
+
     def close(self, timeout: float = 1.0) -> None:
         """Stop reading ahead, close the source on its own thread, and wait for that for at most ``timeout`` seconds.
 

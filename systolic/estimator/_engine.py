@@ -113,7 +113,7 @@ class Engine:
 
     def state_shapes(self, spec: ElementSpec) -> State:
         """The state's shapes and dtypes: of the state there is, else by tracing ``init``."""
-        if self.state is not None:
+        if self.state is not None and "opt_state" in self.state:
             return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), self.state)
         key = repr(spec)
         if key not in self._shapes:
@@ -127,6 +127,7 @@ class Engine:
 
     def position(self) -> Any:
         """The data position to train on from: of the state in memory, else of the latest checkpoint."""
+        self._drop_part()
         self.peek_checkpoint()
         return self.meta.get("position")
 
@@ -146,12 +147,21 @@ class Engine:
         self.peek_checkpoint()
         return self.spec
 
-    def ensure_state(self, spec: ElementSpec | None = None, require: bool = False) -> State:
+    def _drop_part(self) -> None:
+        """Let go of a state without optimizer state, which was restored for evaluation: training needs the whole."""
+        if self.state is not None and "opt_state" not in self.state:
+            self.state = None
+
+    def ensure_state(self, spec: ElementSpec | None = None, require: bool = False, part: bool = False) -> State:
         """The state: in memory, else restored, else (unless ``require``) initialised.
+
+        part: what evaluation needs is enough: from a checkpoint, ``opt_state`` is left out, whatever optimizer made it.
 
         Raises:
             CheckpointError: ``require`` and there is none, or the checkpoint is another model's.
         """
+        if not part:
+            self._drop_part()
         if self.state is not None:
             return self.state
         step = self.peek_checkpoint()
@@ -169,7 +179,12 @@ class Engine:
             self.state = self.executable("init")(self.rng())
         else:
             assert self.checkpoints is not None
-            host, _ = self.checkpoints.restore(self.state_shapes(self.spec), step)
+            like = self.state_shapes(self.spec)
+            if part:
+                like = {name: x for name, x in like.items() if name != "opt_state"}
+                if any(name.startswith("ema/") for name in self.meta["leaves"]):
+                    like["ema"] = like["params"]  # kept by the run that trained, if not by this Estimator
+            host, _ = self.checkpoints.restore(like, step, tuple(like) if part else None)
             self.state = self.place(host)
             logger.info("restored step %d from %s", step, self.checkpoints.folder)
         return self.state
@@ -187,7 +202,7 @@ class Engine:
         """Parameters (their moving average where one is kept) and model state, for evaluation and prediction."""
         if not self.trains:
             self.follow()
-        state = self.ensure_state(spec, require)
+        state = self.ensure_state(spec, require, part=True)
         return {"params": state.get("ema", state["params"]), "model_state": state["model_state"]}
 
     def save(self) -> None:

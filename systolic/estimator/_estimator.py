@@ -131,7 +131,10 @@ class Estimator:
 
     @property
     def state(self) -> Any:
-        """The state on the device (``params``, ``model_state``, ``opt_state``, ``clock``, ``ema``); ``None`` before any."""
+        """The state on the device (``params``, ``model_state``, ``opt_state``, ``clock``, ``ema``); ``None`` before any.
+
+        Restored for an evaluation or a prediction, it has no ``opt_state``.
+        """
         return self._engine.state
 
     def train(

@@ -21,6 +21,8 @@ from systolic.estimator._mode import Mode
 def predict(engine: Engine, input_fn: Any) -> Iterator[Any]:
     """Rows of predictions; labels in the data are ignored, host-only features come back under their names.
 
+    The rows of a full batch come out without waiting for more input, and before an error of the source.
+
     Closing the generator early stops the input thread and lets go of the data.
     """
     batches = Batches(
@@ -40,15 +42,24 @@ def predict(engine: Engine, input_fn: Any) -> Iterator[Any]:
         contextlib.closing(batches),
         prefetch(limited(batches, None), put_rows(engine, masked=False), depth=engine.config.prefetch) as feed,
     ):
-        for batch, count, host in feed:
+        while True:
+            # What is computed goes out before the input is waited for: a feed may wait for its answers.
+            while held and (len(held) > AHEAD or not feed.ready):
+                yield from rows(*held.popleft())
+            try:
+                batch, count, host = next(feed)
+            except StopIteration:
+                break
+            except Exception:
+                while held:  # whole batches that came before the source failed
+                    yield from rows(*held.popleft())
+                raise
             if jax.tree.leaves(variables)[0].is_deleted():
                 raise InputError(
                     "predict: the model was trained on while its predictions were being read, and the parameters they "
                     "come from are gone; read them to the end first, or call predict again"
                 )
             held.append((program(variables, batch), count, host.host))
-            if len(held) > AHEAD:
-                yield from rows(*held.popleft())
         while held:
             yield from rows(*held.popleft())
 
