@@ -128,7 +128,7 @@ class _Confusion(Metric):
         self.values, other = booleans(predictions, f"{name}(predictions=...)")
         self.labels, neither = booleans(labels, f"{name}(labels=...)")
         same_shape(self.values, self.labels, name)
-        self.weights = spoilt(weights_of(self.values, weights, f"{name}(weights=...)"), other | neither)
+        self.weights = spoilt(weights_of(self.values, weights, f"{name}(weights=...)"), other | neither, "not_0_or_1")
 
     def sums(self, mask: jax.Array | None) -> dict[str, jax.Array]:
         def count(hits: jax.Array) -> jax.Array:
@@ -196,7 +196,8 @@ class AUC(Metric):
         self.labels, neither = booleans(labels, "AUC(labels=...)")
         same_shape(self.values, self.labels, "AUC")
         no_probability = ~(jnp.abs(self.values - 0.5) <= 0.5 + _ROUNDING)  # NaN included
-        self.weights = spoilt(weights_of(self.values, weights, "AUC(weights=...)"), no_probability | neither)
+        weights = spoilt(weights_of(self.values, weights, "AUC(weights=...)"), neither, "not_0_or_1")
+        self.weights = spoilt(weights, no_probability, "not_a_probability")
 
     def sums(self, mask: jax.Array | None) -> dict[str, jax.Array]:
         weights = expand(mask, self.weights, f"metric {self.label!r}")

@@ -58,13 +58,20 @@ def weights_of(values: jax.Array, weights: Any, argument: str) -> jax.Array:
     signed = weights.dtype != bool and not jnp.issubdtype(weights.dtype, jnp.unsignedinteger)
     weights = weights.astype(values.dtype).reshape(weights.shape + (1,) * (values.ndim - weights.ndim))
     if signed:
-        weights = jnp.where(weights < 0, jnp.nan, weights)
+        weights = _nan_where(weights < 0, weights, "negative_weight")
     return jnp.broadcast_to(weights, values.shape)
 
 
-def spoilt(weights: jax.Array, bad: jax.Array) -> jax.Array:
-    """Weights with NaN where ``bad`` (bool, of their shape) holds of an entry that counts."""
-    return jnp.where(bad & (weights != 0), jnp.nan, weights)
+def spoilt(weights: jax.Array, bad: jax.Array, why: str) -> jax.Array:
+    """Weights with NaN where ``bad`` (bool, of their shape) holds of an entry that counts; ``why`` in one word."""
+    return _nan_where(bad & (weights != 0), weights, why)
+
+
+def _nan_where(bad: jax.Array, values: jax.Array, why: str) -> jax.Array:
+    # By an operation that gives NaN for what is bad only, and under a name: where a loss is NaN, the first operation that
+    # came to one is looked for, and a NaN written into the program would be found first in every program.
+    with jax.named_scope(why):
+        return values + jnp.sqrt(jnp.where(bad, -1, 0).astype(values.dtype))
 
 
 def array_of(values: Any, argument: str) -> jax.Array:

@@ -12,6 +12,7 @@ import sklearn.metrics
 
 from systolic._errors import InputError
 from systolic.estimator import _metrics as metrics
+from systolic.estimator._nonfinite import first_nonfinite
 
 REDUCE = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 
@@ -294,3 +295,19 @@ def test_auc_of_one_class_is_nan():
 
 def test_the_root_of_a_negative_mean_is_nan():
     assert np.isnan(value(metrics.RootMean(-np.ones(3))))
+
+
+def test_what_made_a_result_nan_is_the_first_nan_in_the_program_and_has_a_name():
+    def program(weights, scores, labels):
+        parts = [metrics.Mean(scores, weights), metrics.AUC(scores, labels), metrics.F1(scores > 0.5, labels)]
+        return [part.sums(None) for part in parts]
+
+    weights, scores, labels = (jnp.asarray(x) for x in (WEIGHTS, SCORES, LABEL.astype(np.int32)))
+    names = ("weights", "scores", "labels")
+    assert first_nonfinite(program, weights, scores, labels, names=names) is None
+    for bad, name in [
+        ((weights.at[5].set(-1), scores, labels), "negative_weight"),
+        ((weights, scores.at[5].set(3), labels), "not_a_probability"),
+        ((weights, scores, labels.at[5].set(3)), "not_0_or_1"),
+    ]:
+        assert f"NaN first comes out of {name}/sqrt" in first_nonfinite(program, *bad, names=names)
