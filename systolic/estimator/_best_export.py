@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from systolic.estimator._arguments import folder
 from systolic.estimator._hooks import Best, Direction, Hook
 
 
@@ -31,9 +31,9 @@ class BestExport(Hook):
         batch_sizes: Sequence[int] | None = None,
         platforms: Sequence[str] = ("cpu", "tpu"),
     ) -> None:
-        self.directory = pathlib.Path(directory)
+        self.directory = folder("BestExport(directory)", directory)
         self._best = Best(metric, mode, who=type(self).__name__)
-        self._batch_sizes, self._platforms = batch_sizes, tuple(platforms)
+        self._batch_sizes, self._platforms = batch_sizes, platforms
 
     @property
     def step(self) -> int | None:

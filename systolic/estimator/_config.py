@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import pathlib
 
 from systolic._errors import InputError
+from systolic.estimator._arguments import flag, folder, one_of, seconds, whole
+from systolic.target import Target
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,31 +55,31 @@ class RunConfig:
     eager: bool = False
 
     def __post_init__(self) -> None:
+        def put(name: str, value: object) -> None:
+            object.__setattr__(self, name, value)
+
         for name in ("steps_per_loop", "keep", "log_every", "prefetch", "compile_budget"):
-            _at_least_one(name, getattr(self, name))
+            put(name, whole(f"RunConfig({name})", getattr(self, name)))
         if self.checkpoint_every is not None:
-            _at_least_one("checkpoint_every", self.checkpoint_every)
-        _one_of("tail", self.tail, ("carry", "drop", "pad"))
-        _one_of("on_nonfinite", self.on_nonfinite, ("stop", "ignore"))
+            put("checkpoint_every", whole("RunConfig(checkpoint_every)", self.checkpoint_every))
+        put("seed", whole("RunConfig(seed)", self.seed, 0, 2**32 - 1))
+        seconds("RunConfig(stall_seconds)", self.stall_seconds)
+        one_of("RunConfig(tail)", self.tail, ("carry", "drop", "pad"))
+        one_of("RunConfig(on_nonfinite)", self.on_nonfinite, ("stop", "ignore"))
+        for name in ("progress", "eager"):
+            flag(f"RunConfig({name})", getattr(self, name))
+        if not isinstance(self.target, str | Target) or not self.target:
+            raise InputError(f"RunConfig(target): saw {self.target!r}, wanted a name such as 'auto', 'cpu:8' or 'tpu'")
         if self.use_tpu is not None:
+            flag("RunConfig(use_tpu)", self.use_tpu)
             if self.target not in ("auto", "tpu" if self.use_tpu else "cpu"):
                 raise InputError(
                     f"RunConfig: use_tpu={self.use_tpu} contradicts target={self.target!r}; give one of them"
                 )
-            object.__setattr__(self, "target", "tpu" if self.use_tpu else "cpu")
+            put("target", "tpu" if self.use_tpu else "cpu")
         if self.model_dir is not None:
-            object.__setattr__(self, "model_dir", pathlib.Path(self.model_dir).expanduser())
+            put("model_dir", folder("RunConfig(model_dir)", self.model_dir))
 
     def replace(self, **changes: object) -> RunConfig:
         """A copy with some fields changed."""
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
-
-
-def _at_least_one(name: str, value: object) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InputError(f"RunConfig({name}): saw {value!r}, wanted a whole number of at least 1")
-
-
-def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise InputError(f"RunConfig({name}): saw {value!r}, wanted one of {', '.join(map(repr, choices))}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import numbers
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ import optax
 
 from systolic._errors import InputError, TargetError
 from systolic.estimator import _evaluate, _predict
+from systolic.estimator._arguments import folder, whole
 from systolic.estimator._config import RunConfig
 from systolic.estimator._engine import Engine
 from systolic.estimator._hooks import Hook
@@ -92,13 +92,16 @@ class Estimator:
             )
         self.config = config or RunConfig()
         self.batch_sizes = {
-            Mode.TRAIN: _positive("train_batch_size", train_batch_size),
-            Mode.EVAL: _positive("eval_batch_size", train_batch_size if eval_batch_size is None else eval_batch_size),
+            Mode.TRAIN: whole("Estimator(train_batch_size)", train_batch_size),
+            Mode.EVAL: whole(
+                "Estimator(eval_batch_size)", train_batch_size if eval_batch_size is None else eval_batch_size
+            ),
         }
-        self.batch_sizes[Mode.PREDICT] = _positive(
-            "predict_batch_size", self.batch_sizes[Mode.EVAL] if predict_batch_size is None else predict_batch_size
+        self.batch_sizes[Mode.PREDICT] = whole(
+            "Estimator(predict_batch_size)",
+            self.batch_sizes[Mode.EVAL] if predict_batch_size is None else predict_batch_size,
         )
-        if train_batch_size % _positive("accumulate", accumulate):
+        if train_batch_size % whole("Estimator(accumulate)", accumulate):
             raise InputError(
                 f"Estimator(accumulate): train_batch_size={train_batch_size} is not divisible by {accumulate} microbatches"
             )
@@ -169,6 +172,8 @@ class Estimator:
 
     def evaluate(self, input_fn: Any, steps: int | None = None) -> dict[str, float]:
         """Exact metrics over one pass of ``input_fn`` (or its first ``steps`` batches): ``loss`` and the spec's."""
+        if steps is not None:
+            steps = whole("evaluate(steps)", steps)
         self._refuse_indivisible(Mode.EVAL)
         with stop_on_signal() as stop:
             result = _evaluate.evaluate(self._engine, input_fn, steps, stop=stop)
@@ -197,7 +202,9 @@ class Estimator:
         Returns:
             The last evaluation's metrics.
         """
-        _positive("eval_every", eval_every, "train_and_evaluate")
+        whole("train_and_evaluate(eval_every)", eval_every)
+        if eval_steps is not None:
+            whole("train_and_evaluate(eval_steps)", eval_steps)
         self._refuse_indivisible(Mode.EVAL)
         return self._train(
             train_fn, max_steps=max_steps, hooks=hooks, eval_fn=eval_fn, eval_every=eval_every, eval_steps=eval_steps
@@ -242,7 +249,7 @@ class Estimator:
         """
         from systolic.estimator._export import export
 
-        return export(self._engine, pathlib.Path(directory), batch_sizes, tuple(platforms))
+        return export(self._engine, folder("export(directory)", directory), batch_sizes, platforms)
 
     def _train(
         self,
@@ -259,7 +266,7 @@ class Estimator:
     ) -> dict[str, float]:
         for name, value in (("steps", steps), ("max_steps", max_steps), ("epochs", epochs)):
             if value is not None:
-                _positive(name, value, "train")
+                whole(f"train({name})", value)
         self._refuse_indivisible(Mode.TRAIN)
         engine = self._engine
         with contextlib.ExitStack() as stack:
@@ -311,9 +318,3 @@ class Estimator:
                 f"Estimator({mode.value}_batch_size): saw {size}, which {per} of {target.name} do not divide; "
                 f"use {f'{below} or ' if below else ''}{below + ways}"
             )
-
-
-def _positive(name: str, value: Any, where: str = "Estimator") -> int:
-    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < 1:
-        raise InputError(f"{where}({name}): saw {value!r}, wanted a whole number of at least 1")
-    return int(value)

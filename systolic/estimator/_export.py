@@ -17,7 +17,7 @@ import pathlib
 import re
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -25,7 +25,9 @@ import numpy as np
 
 from systolic._errors import CompileError, InputError
 from systolic.data import ElementSpec
+from systolic.estimator._arguments import one_of, whole
 from systolic.estimator._engine import Engine
+from systolic.estimator._folder import unwritable
 from systolic.estimator._mode import Mode
 from systolic.estimator._process import host, is_gone
 from systolic.program import leaf_names
@@ -37,7 +39,7 @@ PLATFORMS = ("cpu", "tpu", "cuda", "rocm")
 
 
 def export(
-    engine: Engine, directory: pathlib.Path, batch_sizes: Sequence[int] | None, platforms: tuple[str, ...]
+    engine: Engine, directory: pathlib.Path, batch_sizes: Sequence[int] | None, platforms: Sequence[str]
 ) -> pathlib.Path:
     """Write the export folder, whole or not at all; an earlier export of the same name is replaced.
 
@@ -45,35 +47,64 @@ def export(
         InputError: an unknown platform, a bad batch size, or a folder that holds something else.
         CompileError: a program cannot be exported (host callbacks, results that are not arrays).
     """
-    if unknown := [p for p in platforms if p not in PLATFORMS]:
-        raise InputError(f"export(platforms): saw {unknown[0]!r}, wanted some of {', '.join(PLATFORMS)}")
-    sizes = sorted(set(batch_sizes or [engine.batch_sizes[Mode.PREDICT]]))
-    if bad := [s for s in sizes if not isinstance(s, int) or s < 1]:
-        raise InputError(f"export(batch_sizes): saw {bad[0]!r}, wanted whole numbers of at least 1")
-    if directory.exists() and not directory.is_dir():
-        raise InputError(f"export(directory): {directory} is a file; name a folder that is new, or an earlier export")
-    if directory.exists() and any(directory.iterdir()) and not (directory / DESCRIPTION).exists():
-        raise InputError(
-            f"export(directory): {directory} holds something that is not an export; choose an empty folder"
-        )
+    platforms = _listed("export(platforms)", platforms)
+    for platform in platforms:
+        one_of("export(platforms)", platform, PLATFORMS)
+    if batch_sizes is None:
+        batch_sizes = [engine.batch_sizes[Mode.PREDICT]]
+    sizes = sorted({whole("export(batch_sizes)", size) for size in _listed("export(batch_sizes)", batch_sizes)})
+    with _writing(directory):
+        if directory.exists() and not directory.is_dir():
+            raise InputError(
+                f"export(directory): {directory} is a file; name a folder that is new, or an earlier export"
+            )
+        if directory.exists() and any(directory.iterdir()) and not (directory / DESCRIPTION).exists():
+            raise InputError(
+                f"export(directory): {directory} holds something that is not an export; choose an empty folder"
+            )
     variables = jax.device_get(engine.variables())
     spec = engine.spec
     assert spec is not None
     jobs = [(Mode.PREDICT, size) for size in sizes]
     if spec.labels is not None:
         jobs.append((Mode.EVAL, engine.batch_sizes[Mode.EVAL]))
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    _sweep(directory)
-    prefix = f".{directory.name}.{host()}.{os.getpid()}."
-    partial = pathlib.Path(tempfile.mkdtemp(prefix=prefix, dir=directory.parent))
-    try:
-        description = _write(engine, partial, variables, spec, jobs, platforms)
-        (partial / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
-        os.chmod(partial, 0o755)
-        _install(partial, directory)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    with _writing(directory):
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(directory)
+        prefix = f".{directory.name}.{host()}.{os.getpid()}."
+        partial = pathlib.Path(tempfile.mkdtemp(prefix=prefix, dir=directory.parent))
+        try:
+            description = _write(engine, partial, variables, spec, jobs, platforms)
+            (partial / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n")
+            os.chmod(partial, 0o755)
+            _install(partial, directory)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
     return directory
+
+
+def _listed(argument: str, value: Any) -> tuple[Any, ...]:
+    """A list or tuple with something in it; a string is not taken for a list of letters."""
+    if isinstance(value, str) or not isinstance(value, Iterable) or not (items := tuple(value)):
+        raise InputError(f"{argument}: saw {value!r}, wanted a list with at least one entry")
+    return items
+
+
+@contextlib.contextmanager
+def _writing(directory: pathlib.Path) -> Iterator[None]:
+    """What the file system refuses, as an error of the argument."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except OSError as error:
+        raise unwritable(directory, error, "export(directory)") from error
+    except SafetensorError as error:  # it tells the system's error in words only: "... (os error 28)"
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        cause = OSError(int(number[1]), os.strerror(int(number[1])))
+        raise unwritable(directory, cause, "export(directory)") from error
 
 
 def _sweep(directory: pathlib.Path) -> None:

@@ -35,17 +35,19 @@ def prepare(folder: pathlib.Path) -> pathlib.Path:
     return folder
 
 
-def unwritable(path: pathlib.Path, error: OSError) -> InputError:
-    """The error for a run that cannot write ``path``: why, and what to do."""
+def unwritable(path: pathlib.Path, error: OSError, argument: str = "RunConfig(model_dir)") -> InputError:
+    """The error for who cannot write ``path``, which came from ``argument``: why, and what to do."""
     remedy = "choose a folder you own"
-    blocking = next((p for p in (path, *path.parents) if p.exists() and not p.is_dir()), None)
+    blocking = next((p for p in (path, *path.parents) if os.path.exists(p) and not os.path.isdir(p)), None)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         remedy = "the disk is full: free some space, or choose another folder"
     elif error.errno in (errno.ENOTDIR, errno.EEXIST) and blocking is not None:
         remedy = f"{blocking} is a file where a folder is wanted: remove it, or choose a folder you own"
+    elif error.errno == errno.ENAMETOOLONG:
+        remedy = "choose a shorter name"
     elif error.errno == errno.EISDIR:
-        remedy = f"{path} is a folder where a file is wanted: remove it, or choose another model_dir"
-    return InputError(f"RunConfig(model_dir): cannot write to {path} ({error.strerror or error}); {remedy}")
+        remedy = f"{path} is a folder where a file is wanted: remove it, or choose another folder"
+    return InputError(f"{argument}: cannot write to {path} ({error.strerror or error}); {remedy}")
 
 
 class _Lock:
@@ -139,14 +141,14 @@ def keep_locked(folder: pathlib.Path) -> None:
 def _in_use(folder: pathlib.Path, owner: str) -> str:
     pid, _, machine = owner.strip().partition(" ")
     if not pid.isdigit():
-        return f"{folder} is in use: an unknown process trains in it. Wait for it, or choose another model_dir"
+        return f"{folder} is in use: an unknown process trains in it. Wait for it, or choose another folder"
     if is_gone(int(pid), machine or host()):
         return (
             f"{folder} is in use: process {pid}, which trained in it, is gone, and a process that it started lives on "
-            "and holds the lock (a data loader's worker, perhaps). Stop that one, or choose another model_dir"
+            "and holds the lock (a data loader's worker, perhaps). Stop that one, or choose another folder"
         )
     where = f" on {machine}" if machine and machine != host() else ""
-    return f"{folder} is in use: process {pid}{where} trains in it. Wait for it, stop it, or choose another model_dir"
+    return f"{folder} is in use: process {pid}{where} trains in it. Wait for it, stop it, or choose another folder"
 
 
 @functools.cache

@@ -15,6 +15,7 @@ from systolic._errors import CheckpointError, InputError
 from systolic._log import Notices
 from systolic.data import Batches, ElementSpec
 from systolic.estimator import _metrics
+from systolic.estimator._arguments import folder
 from systolic.estimator._dispatch import batch_tree
 from systolic.estimator._evaluate import refuse_scalar_loss
 from systolic.estimator._export import DESCRIPTION, FORMAT, WEIGHTS
@@ -32,7 +33,7 @@ def load(directory: Any, target: str | Target = "auto") -> Loaded:
         CheckpointError: the folder is no export, is incomplete or damaged, or is of a newer format.
         InputError: it was not exported for the target's platform.
     """
-    return Loaded(pathlib.Path(directory), Target(f"{Target(target).platform}:1"))
+    return Loaded(folder("load(directory)", directory), Target(f"{Target(target).platform}:1"))
 
 
 class Loaded:

@@ -84,7 +84,7 @@ def test_steps_limits_the_batches(trained):
 
     trained.evaluate(sl.data.batches(endless()), steps=3)
     assert len(taken) < 20
-    with pytest.raises(sl.InputError, match=r"evaluate\(steps\): saw 0, wanted at least 1"):
+    with pytest.raises(sl.InputError, match=r"evaluate\(steps\): saw 0, wanted a whole number of at least 1"):
         trained.evaluate(lambda: some, steps=0)
 
 

@@ -353,7 +353,7 @@ def test_the_old_export_comes_back_where_the_new_one_cannot_be_put_in_place(tmp_
     monkeypatch.setattr(_export, "_exchange", lambda *_: False)  # a system without it
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", fail)
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(sl.InputError, match=r"export\(directory\): .*No space left"):
             estimator.export(folder)
     assert sl.load(folder).step == 1
     assert os.listdir(tmp_path) == ["model"]
@@ -374,7 +374,9 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path):
 
 
 def test_bad_arguments_are_named(trained, tmp_path):
-    with pytest.raises(sl.InputError, match=r"export\(platforms\): saw 'gpu', wanted some of cpu, tpu, cuda, rocm"):
+    with pytest.raises(
+        sl.InputError, match=r"export\(platforms\): saw 'gpu', wanted one of .cpu., .tpu., .cuda., .rocm."
+    ):
         trained.export(tmp_path / "a", platforms=("gpu",))
     with pytest.raises(sl.InputError, match=r"export\(batch_sizes\): saw 0, wanted whole numbers of at least 1"):
         trained.export(tmp_path / "a", batch_sizes=[0])

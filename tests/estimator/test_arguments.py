@@ -1,0 +1,139 @@
+"""Arguments are taken in one way everywhere, or refused by name before any work is done."""
+
+from __future__ import annotations
+
+import pathlib
+
+import numpy as np
+import pytest
+from small_models import linear, make_data
+
+import systolic as sl
+
+DATA = make_data(32, 1)
+
+
+@pytest.fixture(scope="module")
+def trained():
+    estimator = linear()
+    estimator.train(lambda: DATA, steps=2)
+    return estimator
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        ("steps_per_loop", 0, "whole number of at least 1"),
+        ("log_every", 2.0, "whole number of at least 1"),
+        ("keep", "3", "whole number of at least 1"),
+        ("prefetch", True, "whole number of at least 1"),
+        ("checkpoint_every", -5, "whole number of at least 1"),
+        ("seed", -1, "whole number from 0 to 4294967295"),
+        ("seed", 2**32, "whole number from 0 to 4294967295"),
+        ("seed", 1.5, "whole number from 0"),
+        ("seed", None, "whole number from 0"),
+        ("stall_seconds", 0, "positive number of seconds"),
+        ("stall_seconds", float("nan"), "positive number of seconds"),
+        ("stall_seconds", "300", "positive number of seconds"),
+        ("tail", "keep", "'carry', 'drop', 'pad'"),
+        ("tail", ["carry"], "'carry', 'drop', 'pad'"),
+        ("on_nonfinite", None, "'stop', 'ignore'"),
+        ("progress", "no", "True or False"),
+        ("eager", 1, "True or False"),
+        ("use_tpu", "yes", "True or False"),
+        ("target", None, "'auto'"),
+        ("target", "", "'auto'"),
+        ("model_dir", "", "path of a folder"),
+        ("model_dir", 7, "path of a folder"),
+        ("model_dir", b"run", "path of a folder"),
+        ("model_dir", "gs://bucket/run", "gs addresses are not supported"),
+        ("model_dir", "s3://bucket/run", "s3 addresses are not supported"),
+        ("model_dir", "a\0b", "null character"),
+    ],
+)
+def test_a_run_config_names_the_field_and_what_is_wanted(name, value, wanted):
+    with pytest.raises(sl.InputError, match=wanted) as refused:
+        sl.RunConfig(**{name: value})
+    assert str(refused.value).startswith(f"RunConfig({name}): saw {value!r}")
+
+
+def test_numbers_of_numpy_are_numbers(trained):
+    config = sl.RunConfig(steps_per_loop=np.int64(4), seed=np.uint32(2**32 - 1), keep=np.int8(2))
+    assert (config.steps_per_loop, config.seed, config.keep) == (4, 2**32 - 1, 2)
+    estimator = linear(batch=np.int64(8))
+    estimator.train(lambda: DATA, steps=np.int64(3))
+    assert estimator.step == 3
+    assert estimator.evaluate(lambda: DATA, steps=np.int32(1))["loss"] > 0
+
+
+def test_the_home_folder_is_the_users(monkeypatch, tmp_path, trained):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert sl.RunConfig(model_dir="~/run").model_dir == tmp_path / "run"
+    assert trained.export("~/export") == tmp_path / "export"
+    assert sl.load("~/export").step == 2
+    assert sl.BestExport("loss", "~/best").directory == tmp_path / "best"
+
+
+@pytest.mark.parametrize("value", [None, "", 3, "gs://bucket/export"])
+def test_every_folder_is_checked_alike(trained, value):
+    for argument, use in {
+        "export(directory)": trained.export,
+        "load(directory)": sl.load,
+        "BestExport(directory)": lambda v: sl.BestExport("loss", v),
+    }.items():
+        with pytest.raises(sl.InputError) as refused:
+            use(value)
+        assert str(refused.value).startswith(f"{argument}: saw {value!r}")
+    assert not pathlib.Path("gs:").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"platforms": []}, r"export\(platforms\): saw \[\], wanted a list with at least one entry"),
+        ({"platforms": "cpu"}, r"export\(platforms\): saw 'cpu', wanted a list"),
+        ({"platforms": ["cpu", "gpu"]}, r"export\(platforms\): saw 'gpu', wanted one of 'cpu', 'tpu', 'cuda', 'rocm'"),
+        ({"platforms": [None]}, r"export\(platforms\): saw None"),
+        ({"batch_sizes": []}, r"export\(batch_sizes\): saw \[\], wanted a list"),
+        ({"batch_sizes": 8}, r"export\(batch_sizes\): saw 8, wanted a list"),
+        ({"batch_sizes": [8, 0]}, r"export\(batch_sizes\): saw 0, wanted a whole number"),
+        ({"batch_sizes": [True]}, r"export\(batch_sizes\): saw True"),
+        ({"batch_sizes": ["8"]}, r"export\(batch_sizes\): saw '8'"),
+    ],
+)
+def test_export_refuses_what_it_cannot_use(trained, tmp_path, options, message):
+    with pytest.raises(sl.InputError, match=message):
+        trained.export(tmp_path / "export", **options)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("steps", [0, -1, 1.5, True, "3"])
+def test_steps_of_an_evaluation_are_a_whole_number(trained, steps):
+    with pytest.raises(sl.InputError, match=r"evaluate\(steps\): saw .*, wanted a whole number of at least 1"):
+        trained.evaluate(lambda: DATA, steps=steps)
+
+
+@pytest.mark.parametrize(
+    ("place", "reason"),
+    [
+        ("/proc/export", "No such file or directory|Permission denied|Operation not permitted"),
+        ("/dev/null/export", "is a file where a folder is wanted"),
+        ("x" * 300, "choose a shorter name"),
+    ],
+)
+def test_an_export_that_cannot_be_written_says_why(trained, tmp_path, place, reason):
+    with pytest.raises(sl.InputError, match=rf"export\(directory\): cannot write to .*({reason})"):
+        trained.export(tmp_path / place)  # an absolute place stands for itself
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_disk_that_fills_while_the_weights_are_written_is_called_full(trained, tmp_path, monkeypatch):
+    import safetensors.numpy
+
+    def full(*args):  # as the library tells it
+        raise safetensors.SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(safetensors.numpy, "save_file", full)
+    with pytest.raises(sl.InputError, match=r"export\(directory\): cannot write to .* the disk is full"):
+        trained.export(tmp_path / "export")
+    assert not list(tmp_path.iterdir())
