@@ -373,13 +373,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path):
         estimator.export(tmp_path / "thesis.tex")
 
 
-def test_bad_arguments_are_named(trained, tmp_path):
-    with pytest.raises(
-        sl.InputError, match=r"export\(platforms\): saw 'gpu', wanted one of .cpu., .tpu., .cuda., .rocm."
-    ):
-        trained.export(tmp_path / "a", platforms=("gpu",))
-    with pytest.raises(sl.InputError, match=r"export\(batch_sizes\): saw 0, wanted whole numbers of at least 1"):
-        trained.export(tmp_path / "a", batch_sizes=[0])
+def test_an_untrained_model_is_not_exported(tmp_path):
     with pytest.raises(sl.CheckpointError, match="has not been trained"):
         linear(optimizer=optax.sgd(0.1)).export(tmp_path / "a")
 
