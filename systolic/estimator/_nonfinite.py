@@ -66,13 +66,16 @@ def first_nonfinite(fn: Callable[..., Any], *args: Any, names: tuple[str, ...]) 
         names: what each argument is called, for the paths of its leaves.
 
     Returns:
-        ``None`` when every value is finite.
+        ``None`` when every value is finite, but for infinities that the program itself holds and that do no harm.
     """
     if bad := _bad_input(args, names):
         return bad
     closed = jax.make_jaxpr(fn)(*args)
     found: list[str] = []
-    _replay(closed.jaxpr, closed.consts, jax.tree.leaves(args), found)
+    handed_on: list[str] = []
+    results = _replay(closed.jaxpr, closed.consts, jax.tree.leaves(args), found, handed_on)
+    if not found and any(map(_nonfinite, results)):
+        found = handed_on
     return found[0] if found else None
 
 
@@ -83,8 +86,12 @@ def _bad_input(args: tuple[Any, ...], names: tuple[str, ...]) -> str | None:
     return None
 
 
-def _replay(jaxpr: Any, consts: Any, args: Any, found: list[str]) -> list[Any]:
-    """Evaluate a jaxpr equation by equation, looking into nested calls; stops at the first bad value."""
+def _replay(jaxpr: Any, consts: Any, args: Any, found: list[str], handed_on: list[str]) -> list[Any]:
+    """Evaluate a jaxpr equation by equation, looking into nested calls; stops at the first bad value made of good ones.
+
+    A bad value with another of its kind among the inputs goes to ``handed_on``: the infinity of a masked softmax is
+    written into the program, and does no harm.
+    """
     core = jax.extend.core
     values: dict[Any, Any] = {}
 
@@ -102,7 +109,7 @@ def _replay(jaxpr: Any, consts: Any, args: Any, found: list[str]) -> list[Any]:
             and "branches" not in equation.params
             and equation.primitive.name not in ("scan", "while")
         ):
-            outputs = _replay(inner.jaxpr, inner.consts, inputs, found)
+            outputs = _replay(inner.jaxpr, inner.consts, inputs, found, handed_on)
         else:
             outputs = equation.primitive.bind(*inputs, **equation.params)
             outputs = outputs if equation.primitive.multiple_results else [outputs]
@@ -110,8 +117,10 @@ def _replay(jaxpr: Any, consts: Any, args: Any, found: list[str]) -> list[Any]:
             return []
         for value in outputs:
             if kind := _nonfinite(value):
-                found.append(_describe(kind, equation, value))
-                return []
+                made = kind not in map(_nonfinite, inputs)
+                (found if made else handed_on).append(_describe(kind, equation, value))
+                if made:
+                    return []
         values.update(zip(equation.outvars, outputs, strict=True))
     return [read(atom) for atom in jaxpr.outvars]
 

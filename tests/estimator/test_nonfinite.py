@@ -222,3 +222,14 @@ def test_in_a_large_model_a_bad_gradient_is_named_at_its_step_and_the_parameters
     with pytest.raises(sl.NonFiniteError, match="the gradient of step 1 is not finite, though its loss is: "):
         estimator.train(({"x": np.ones((8, width), "float32")}, np.ones(8, "float32")), steps=2)
     assert (np.asarray(estimator.state["params"]["w"]) == 1.0).all()
+
+
+def test_an_infinity_written_into_the_program_is_not_taken_for_the_cause():
+    def program(x):
+        masked = jnp.where(x > 0, x, -jnp.inf)  # as in attention
+        return jnp.exp(masked).sum() + jnp.log(x[0])
+
+    assert "log" in first_nonfinite(program, jnp.array([-1.0, 2.0]), names=("x",))
+    assert first_nonfinite(lambda x: jnp.exp(jnp.where(x > 0, x, -jnp.inf)), jnp.ones(2), names=("x",)) is None
+    chosen = first_nonfinite(lambda x: jnp.where(x > 0, x, jnp.nan), jnp.array([-1.0, 2.0]), names=("x",))
+    assert chosen.startswith("NaN")
