@@ -165,9 +165,11 @@ class _Round:
 def _to_objects(array: np.ndarray, describe: Callable[[int], str]) -> np.ndarray:
     first = array.flat[0] if array.dtype == OBJECT and array.size else None
     if isinstance(first, np.ndarray | list | tuple | numbers.Number) and not isinstance(first, bool):
+        remedy = "Where the examples differ in length the feature is ragged: pad each to one length in input_fn"
+        if isinstance(first, numbers.Number):
+            remedy = "Make it one, as in np.asarray(values, np.float32), in input_fn"
         raise InputError(
-            f"{describe(0)}: an object array of {type(first).__name__} seen; a rectangular array of numbers wanted. "
-            "Where the examples differ in length the feature is ragged: pad each to one length in input_fn"
+            f"{describe(0)}: an object array of {type(first).__name__} seen; a rectangular array of numbers wanted. {remedy}"
         )
     if array.ndim == 0:
         return array[()]  # the object itself: stored as a 0-d array it would stay one

@@ -256,5 +256,7 @@ class Door:
 
 
 def _what(array: np.ndarray) -> str:
-    """The type of what an array of strings or objects holds."""
-    return type(array.flat[0]).__name__ if array.dtype == object and array.size else str(array.dtype)
+    """The types of what an array of strings or objects holds, of its first values."""
+    if array.dtype != object:
+        return str(array.dtype)
+    return " and ".join(sorted({type(value).__name__ for value in array.flat[:100]})) or "object"

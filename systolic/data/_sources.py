@@ -59,7 +59,7 @@ def arrays(features: Any, labels: Any = None, *, shuffle: int | None = None) -> 
         (4,)
     """
     _check_seed("shuffle", shuffle)
-    return Arrays(features if labels is None else (features, labels), None if shuffle is None else int(shuffle))
+    return Arrays((features, labels), None if shuffle is None else int(shuffle))
 
 
 def examples(source: Any) -> Marked:

@@ -3,6 +3,7 @@
 import array
 import asyncio
 import collections
+import decimal
 import io
 import pathlib
 import re
@@ -89,6 +90,13 @@ def test_what_is_no_pair_is_features(source, expected):
         np.testing.assert_array_equal(batch.features[name], column[:4])
 
 
+def test_a_tuple_given_to_arrays_is_features():
+    batch = first(data.arrays((X, Y)))
+    assert batch.labels is None
+    np.testing.assert_array_equal(batch.features[1], Y[:4])
+    np.testing.assert_array_equal(first(data.arrays((X, Y, X), Y)).labels, Y[:4])
+
+
 def test_elements_of_one_number_are_examples():
     for source in (lambda: iter(Y), lambda: range(N), lambda: [float(y) for y in Y]):
         np.testing.assert_array_equal(first(source).features, Y[:4])
@@ -170,6 +178,8 @@ NOT_DATA = {
     "generator of sets": (lambda: iter([{1, 2}]), r"features: set seen, an array or a number wanted"),
     "example with a generator": (lambda: [{"x": iter(X), "y": 1}], r"feature 'x': \w+ seen, an array or a number wanted"),
     "masked values": (lambda: {"x": np.ma.array(X, mask=X > 9)}, r"'x': a masked array with 2 masked values.*x\.filled"),
+    "numbers of Python": (lambda: [{"x": decimal.Decimal("1.5"), "y": 1}], r"object array of Decimal seen.*np\.float32"),
+    "numbers and None": (lambda: {"x": np.array([1.0, None])}, r"feature 'x' \(NoneType and float\) seen, which cannot go"),
     "masked value": (lambda: [{"x": np.ma.masked, "y": 1}], r"'x': a masked array with 1 masked values"),
 }  # fmt: skip
 
