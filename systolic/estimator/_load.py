@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import pathlib
+import threading
 from typing import Any
 
 import jax
@@ -37,7 +38,7 @@ def load(directory: Any, target: str | Target = "auto") -> Loaded:
 
 
 class Loaded:
-    """An exported model on one device.
+    """An exported model on one device; may be used from several threads.
 
     Attributes:
         spec: shapes and dtypes of one example.
@@ -63,6 +64,7 @@ class Loaded:
         sharding = NamedSharding(target.mesh({"data": 1}), PartitionSpec())
         self._weights = jax.device_put(_read_weights(directory), sharding)
         self._compiled: dict[tuple[Mode, int], Any] = {}
+        self._compiling = threading.Lock()
         self._notices = Notices()
 
     def predict(self, features: Any) -> Any:
@@ -110,12 +112,14 @@ class Loaded:
 
     def _executable(self, mode: Mode, size: int) -> Any:
         key = (mode, size)
-        if key not in self._compiled:
+        with self._compiling:  # threads that serve the first requests wait for one compile
+            if key in self._compiled:
+                return self._compiled[key]
             exported = jax.export.deserialize(bytearray((self.directory / self._programs[key]).read_bytes()))
             weights, batch = jax.tree.unflatten(exported.in_tree, exported.in_avals)[0]
             program = Program(exported.call, weights, batch, name=f"{mode.value}_b{size}")
             self._compiled[key] = program.compile(self.target)
-        return self._compiled[key]
+            return self._compiled[key]
 
     def __repr__(self) -> str:
         return f"Loaded({str(self.directory)!r}, step {self.step}, batch sizes {self.batch_sizes})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
 import os
 import platform
@@ -412,3 +413,17 @@ def test_the_best_model_is_kept_as_an_export_and_a_resumed_run_knows_it(tmp_path
         estimator, best = make()
         estimator.train_and_evaluate(lambda: training, lambda: iter([evaluation()]), max_steps=max_steps, eval_every=2)
         assert best.step == sl.load(tmp_path / "best").step == wanted
+
+
+def test_a_loaded_model_serves_several_threads(tmp_path):
+    estimator = linear()
+    estimator.train(lambda: make_data(32), steps=4)
+    loaded = sl.load(estimator.export(tmp_path / "model", batch_sizes=[1, 4], platforms=["cpu"]))
+    x = make_data(6, 9)[0]["x"]
+    p = weights(estimator)
+    expected = x.astype("float64") @ p["w"] + p["b"]
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:  # all ask before anything is compiled
+        answers = list(pool.map(lambda n: loaded.predict({"x": x[:n]})["y"], [1, 2, 3, 4, 5, 6] * 8))
+    for n, answer in zip([1, 2, 3, 4, 5, 6] * 8, answers, strict=True):
+        np.testing.assert_allclose(answer, expected[:n], rtol=1e-5)
+    assert len(loaded._compiled) == 2
