@@ -141,14 +141,14 @@ def keep_locked(folder: pathlib.Path) -> None:
 def _in_use(folder: pathlib.Path, owner: str) -> str:
     pid, _, machine = owner.strip().partition(" ")
     if not pid.isdigit():
-        return f"{folder} is in use: an unknown process trains in it. Wait for it, or choose another folder"
+        return f"{folder} is in use: an unknown process trains in it. Wait for it, or choose another model_dir"
     if is_gone(int(pid), machine or host()):
         return (
             f"{folder} is in use: process {pid}, which trained in it, is gone, and a process that it started lives on "
-            "and holds the lock (a data loader's worker, perhaps). Stop that one, or choose another folder"
+            "and holds the lock (a data loader's worker, perhaps). Stop that one, or choose another model_dir"
         )
     where = f" on {machine}" if machine and machine != host() else ""
-    return f"{folder} is in use: process {pid}{where} trains in it. Wait for it, stop it, or choose another folder"
+    return f"{folder} is in use: process {pid}{where} trains in it. Wait for it, stop it, or choose another model_dir"
 
 
 @functools.cache
