@@ -46,6 +46,7 @@ class Engine:
         programs: the Programs, each built once.
         compiles: every compile of this process.
         training: held while a call trains the state, by one thread at a time.
+        epochs: what the calls for training so far come to, in passes over the data.
         trains: whether this process has trained the state; if not, evaluation follows another process's checkpoints.
     """
 
@@ -57,6 +58,7 @@ class Engine:
         self.spec: ElementSpec | None = None
         self.held = HeldState()
         self.meta: dict[str, Any] = {}
+        self.epochs = 0
         self.trains = False
         self.compiles: list[Compiled] = []
         self.training = threading.Lock()

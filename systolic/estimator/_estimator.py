@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,16 +10,15 @@ import optax
 
 from systolic._errors import InputError, TargetError
 from systolic.estimator import _evaluate, _predict
-from systolic.estimator._arguments import folder, whole
+from systolic.estimator._arguments import flag, folder, whole
 from systolic.estimator._config import RunConfig
 from systolic.estimator._engine import Engine
 from systolic.estimator._hooks import Hook
 from systolic.estimator._mode import Mode
 from systolic.estimator._precision import Precision
-from systolic.estimator._run import TrainingRun, alone
 from systolic.estimator._signals import stop_on_signal
 from systolic.estimator._steps import Steps
-from systolic.estimator._train import TrainLoop
+from systolic.estimator._training import Evaluation, train
 from systolic.estimator.adapters import as_adapter
 
 if TYPE_CHECKING:
@@ -123,7 +121,6 @@ class Estimator:
             guard=self.config.on_nonfinite == "stop",
         )
         self._engine = Engine(steps, self.config, self.batch_sizes)
-        self._epochs = 0  # what the calls of `train` so far come to, in passes over the data
 
     @property
     def step(self) -> int:
@@ -168,7 +165,13 @@ class Estimator:
             )
         if steps is None and max_steps is None and epochs is None:
             epochs = 1
-        self._train(input_fn, steps=steps, max_steps=max_steps, epochs=epochs, restart_data=restart_data, hooks=hooks)
+        for name, value in (("steps", steps), ("max_steps", max_steps), ("epochs", epochs)):
+            if value is not None:
+                whole(f"train({name})", value)
+        flag("train(restart_data)", restart_data)
+        self._refuse_indivisible(Mode.TRAIN)
+        until = max_steps if steps is None else lambda step: step + int(steps)
+        train(self._engine, input_fn, until, epochs, restart_data=restart_data, hooks=(*self.hooks, *hooks))
 
     def evaluate(self, input_fn: Any, steps: int | None = None) -> dict[str, float]:
         """Exact metrics over one pass of ``input_fn`` (or its first ``steps`` batches): ``loss`` and the spec's."""
@@ -195,20 +198,27 @@ class Estimator:
         max_steps: int,
         eval_every: int,
         eval_steps: int | None = None,
+        restart_data: bool = False,
         hooks: Sequence[Hook] = (),
     ) -> dict[str, float]:
         """Train up to step ``max_steps``, evaluating every ``eval_every`` steps and at the end.
 
+        Args:
+            train_fn, max_steps, restart_data, hooks: as for :meth:`train`.
+            eval_fn, eval_steps: as ``input_fn`` and ``steps`` of :meth:`evaluate`.
+
         Returns:
             The last evaluation's metrics.
         """
-        whole("train_and_evaluate(eval_every)", eval_every)
-        if eval_steps is not None:
-            whole("train_and_evaluate(eval_steps)", eval_steps)
-        self._refuse_indivisible(Mode.EVAL)
-        return self._train(
-            train_fn, max_steps=max_steps, hooks=hooks, eval_fn=eval_fn, eval_every=eval_every, eval_steps=eval_steps
-        )
+        for name, value in (("max_steps", max_steps), ("eval_every", eval_every), ("eval_steps", eval_steps)):
+            if value is not None or name != "eval_steps":
+                whole(f"train_and_evaluate({name})", value)
+        flag("train_and_evaluate(restart_data)", restart_data)
+        for mode in (Mode.EVAL, Mode.TRAIN):
+            self._refuse_indivisible(mode)
+        evaluation = Evaluation(eval_fn, eval_every, eval_steps)
+        hooks = (*self.hooks, *hooks)
+        return train(self._engine, train_fn, max_steps, restart_data=restart_data, hooks=hooks, evaluation=evaluation)
 
     def check(
         self,
@@ -250,63 +260,6 @@ class Estimator:
         from systolic.estimator._export import export
 
         return export(self._engine, folder("export(directory)", directory), batch_sizes, platforms)
-
-    def _train(
-        self,
-        input_fn: Any,
-        *,
-        steps: int | None = None,
-        max_steps: int | None = None,
-        epochs: int | None = None,
-        restart_data: bool = False,
-        hooks: Sequence[Hook] = (),
-        eval_fn: Any = None,
-        eval_every: int | None = None,
-        eval_steps: int | None = None,
-    ) -> dict[str, float]:
-        for name, value in (("steps", steps), ("max_steps", max_steps), ("epochs", epochs)):
-            if value is not None:
-                whole(f"train({name})", value)
-        self._refuse_indivisible(Mode.TRAIN)
-        engine = self._engine
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(alone(engine))
-            if restart_data and self.step:
-                engine.ensure_state()
-                engine.meta["position"], self._epochs = None, 0
-            if epochs is not None:
-                epochs = self._epochs = self._epochs + epochs
-            until = max_steps if steps is None else self.step + steps
-            stop = stack.enter_context(stop_on_signal())
-            run = stack.enter_context(TrainingRun(engine, (*self.hooks, *hooks), until))
-
-            def evaluate() -> dict[str, float] | None:
-                with run.phase("evaluating"):
-                    return _evaluate.evaluate(
-                        engine, eval_fn, eval_steps, beat=lambda _: run.beat("evaluating"), stop=stop
-                    )
-
-            TrainLoop(
-                engine,
-                input_fn,
-                run,
-                stop,
-                until=until,
-                epochs=epochs,
-                evaluate=evaluate if eval_fn is not None else None,
-                eval_every=eval_every,
-            )()
-            if epochs is None and (position := engine.position()) is not None:
-                begun = position["row"] > 0 or position["element"] > 0
-                self._epochs = position["epoch"] + begun  # a later call for epochs first finishes the one begun
-            if engine.checkpoints is not None:
-                with run.phase("saving"):
-                    engine.checkpoints.wait()
-            if stop:
-                stop.finish()
-        if stop:  # asked for while the summary was being written
-            stop.finish()
-        return dict(engine.meta.get("metrics") or {})
 
     def _refuse_indivisible(self, mode: Mode) -> None:
         size, target = self.batch_sizes[mode], self._engine.target

@@ -24,6 +24,7 @@ class StopRequest:
     def __init__(self) -> None:
         self.number = 0
         self.waiting = False  # whether the handler may interrupt what the main thread does
+        self.again = False  # whether the next signal is our own, in place of an interrupt that was lost
 
     def __bool__(self) -> bool:
         return self.number != 0
@@ -78,6 +79,11 @@ def stop_on_signal() -> Iterator[StopRequest]:
     former = {number: handler for number, handler in former.items() if handler is not signal.SIG_IGN}
 
     def handle(number: int, frame: FrameType | None) -> None:
+        if request.again:
+            request.again = False
+            if request.waiting:
+                raise _Interrupted
+            return
         if request.number:
             _end_at_once(number, former[number], frame)
             return
@@ -85,11 +91,28 @@ def stop_on_signal() -> Iterator[StopRequest]:
         if request.waiting:
             raise _Interrupted
 
+    main, unraisable = threading.get_ident(), sys.unraisablehook
+
+    def strike_again() -> None:
+        request.again = True
+        signal.pthread_kill(main, request.number)
+
+    def lost(ignored: Any) -> None:
+        # The signal fell into a finalizer or a callback of the garbage collector, which let no exception out.
+        if ignored.exc_type is not _Interrupted:
+            unraisable(ignored)
+        elif request.waiting:
+            timer = threading.Timer(0.05, strike_again)
+            timer.daemon = True
+            timer.start()
+
     for number in former:
         signal.signal(number, handle)
+    sys.unraisablehook = lost
     try:
         yield request
     finally:
+        sys.unraisablehook = unraisable
         for number, handler in former.items():
             signal.signal(number, handler or signal.SIG_DFL)
 

@@ -62,6 +62,28 @@ def test_a_signal_ends_the_wait_for_the_first_batch(tmp_path):
     assert linear(tmp_path).step == 0
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_signal_that_falls_into_a_finalizer_is_not_lost():
+    done = threading.Event()
+
+    class Finalized:
+        def __del__(self):
+            signal.raise_signal(signal.SIGTERM)
+            for _ in range(10):  # the handler runs here, where what it raises is ignored
+                pass
+
+    def source():
+        yield 1
+        Finalized()
+        done.wait(60)
+        yield 2
+
+    with stop_on_signal() as stop:
+        began = list(stop.items(source()))
+    assert began == [1]
+    assert stop.number == signal.SIGTERM
+
+
 def test_an_interrupt_while_input_blocks_is_one_to_the_caller(tmp_path):
     status, log = strike(tmp_path, "queue", signal.SIGINT)
     assert status in (-signal.SIGINT, 128 + signal.SIGINT)

@@ -590,3 +590,19 @@ def test_in_bfloat16_methods_and_parts_of_a_model_return_float32():
     )
     estimator.train(make_data(8), steps=1)
     assert seen == {"hidden": jnp.float32, "y": jnp.float32, "inside": jnp.bfloat16}
+
+
+def test_train_and_evaluate_goes_on_with_other_data_from_their_first_example():
+    first, other = make_data(64, 1), make_data(64, 2)
+    eight = [slice(i, i + 8) for i in range(0, 64, 8)]
+    estimator = linear()
+    estimator.train_and_evaluate(lambda: first, lambda: other, max_steps=3, eval_every=3)
+    metrics = estimator.train_and_evaluate(lambda: other, lambda: other, max_steps=5, eval_every=5, restart_data=True)
+    batches = [(first[0]["x"][r], first[1][r]) for r in eight[:3]] + [
+        (other[0]["x"][r], other[1][r]) for r in eight[:2]
+    ]
+    by_hand = gradient_descent(batches)
+    for name, value in weights(estimator).items():
+        np.testing.assert_allclose(value, by_hand[name], rtol=1e-4, atol=1e-6)
+    error = other[0]["x"].astype("float64") @ by_hand["w"] + by_hand["b"] - other[1]
+    assert metrics["loss"] == pytest.approx(np.mean(error**2), rel=1e-4)
