@@ -12,7 +12,7 @@ from cli_cases import write_model
 
 import systolic as sl
 from systolic.cli import main
-from systolic.cli._output import plain
+from systolic.cli._plain import plain
 
 
 @pytest.fixture(scope="module")
