@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import hashlib
 import json
 import pathlib
@@ -21,6 +23,7 @@ from systolic.estimator._dispatch import batch_tree
 from systolic.estimator._evaluate import refuse_scalar_loss
 from systolic.estimator._export import DESCRIPTION, FORMAT, WEIGHTS
 from systolic.estimator._mode import Mode
+from systolic.estimator._one_pass import one_pass
 from systolic.estimator._spec import Finalizer
 from systolic.estimator._totals import Totals
 from systolic.program import Program
@@ -84,7 +87,12 @@ class Loaded:
             size = next((s for s in self.batch_sizes if s >= left), self.batch_sizes[-1])
             part = jax.tree.map(lambda x, a=start, b=start + size: np.asarray(x)[a:b], features)
             batches = Batches(
-                part, size, tail="pad", epochs=1, spec=ElementSpec(self.spec.features, None), notices=self._notices
+                part,
+                size,
+                tail="pad",
+                epochs=1,
+                spec=dataclasses.replace(self.spec, labels=None),
+                notices=self._notices,
             )
             batch = next(iter(batches))
             out = self._executable(Mode.PREDICT, size)(self._weights, batch_tree(batch._replace(mask=None)))
@@ -104,10 +112,13 @@ class Loaded:
             raise InputError(f"evaluate: {self.directory} has no evaluation program: it was trained without labels")
         totals = Totals({name: _finalizer(name, m) for name, m in self.description["metrics"].items()})
         batches = Batches(input_fn, size, tail="pad", epochs=1, spec=self.spec, notices=self._notices)
-        for done, batch in enumerate(batches):
-            if batch.count < size and self.description.get("scalar_loss"):
-                refuse_scalar_loss(batch.count, size, done)
-            totals.add(jax.device_get(self._executable(Mode.EVAL, size)(self._weights, batch_tree(batch))))
+        program = self._executable(Mode.EVAL, size)
+        results = one_pass(batches, lambda batch, _: program(self._weights, batch), self.target)
+        with contextlib.closing(results):
+            for done, (sums, batch) in enumerate(results):
+                if batch.count < size and self.description.get("scalar_loss"):
+                    refuse_scalar_loss(batch.count, size, done)
+                totals.add(sums)
         return totals.result()
 
     def _executable(self, mode: Mode, size: int) -> Any:
