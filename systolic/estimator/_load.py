@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import os
 import pathlib
 import threading
 from typing import Any
@@ -138,12 +139,12 @@ class Loaded:
 
 def _describe(directory: pathlib.Path) -> dict[str, Any]:
     file = directory / DESCRIPTION
-    if not file.is_file():
+    if not os.path.isfile(file):  # false also for a name that no file can have
         raise CheckpointError(
             f"load: {directory} is not an export (no {DESCRIPTION}); name a folder that estimator.export wrote"
         )
     try:
-        description = json.loads(file.read_text())
+        description = json.loads(_read(file))
         known, sums = int(description["format"]), dict(description["sha256"])
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"load: {file} is damaged ({error}); export the model again") from error
@@ -157,9 +158,16 @@ def _describe(directory: pathlib.Path) -> dict[str, Any]:
         path = directory / name
         if not path.is_file():
             raise CheckpointError(f"load: {path} is missing; copy the whole folder, or export again")
-        if hashlib.sha256(path.read_bytes()).hexdigest() != wanted:
+        if hashlib.sha256(_read(path)).hexdigest() != wanted:
             raise CheckpointError(f"load: {path} does not match its checksum; copy it again, or export again")
     return description
+
+
+def _read(file: pathlib.Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"load: {file} cannot be read ({error.strerror}); change who may read it") from error
 
 
 def _read_weights(directory: pathlib.Path) -> dict[str, np.ndarray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 from typing import Any
 
@@ -28,7 +29,7 @@ class Saved:
 
     def _to_read(self) -> Checkpoints | None:
         """The checkpoints if there is a folder: a reader makes none."""
-        return self.checkpoints if self._run is not None and (self._run / "checkpoints").is_dir() else None
+        return self.checkpoints if self._run is not None and os.path.isdir(self._run / "checkpoints") else None
 
     def latest(self) -> int | None:
         """Step of the latest checkpoint; ``None`` before the first."""

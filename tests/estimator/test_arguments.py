@@ -139,6 +139,14 @@ def test_a_disk_that_fills_while_the_weights_are_written_is_called_full(trained,
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("place", ["absent", "/dev/null", "x" * 300])
+def test_a_folder_that_holds_no_run_says_that_nothing_was_trained(tmp_path, place):
+    estimator = linear(tmp_path / place)
+    for use in (lambda: estimator.evaluate(DATA), lambda: list(estimator.predict(DATA[0]))):
+        with pytest.raises(sl.CheckpointError, match=r"has not been trained.*there is no checkpoint in"):
+            use()
+
+
 # --- the same model with other arguments ---------------------------------------------------------------------------------
 
 
