@@ -41,7 +41,7 @@ def evaluate(
         return None
     variables = engine.variables(spec)
     program = engine.executable("eval", spec)
-    totals = Totals(engine.steps.finalizers[Mode.EVAL])
+    totals: Totals | None = None
     results = one_pass(
         batches,
         lambda batch, _: program(variables, batch),
@@ -54,9 +54,15 @@ def evaluate(
         for done, (sums, batch) in enumerate(results, start=1):
             if batch.count < size and Mode.EVAL in engine.steps.scalar_loss:
                 refuse_scalar_loss(batch.count, size, done - 1)
+            totals = totals or Totals(
+                engine.steps.finalizers[Mode.EVAL]
+            )  # known from the first call, where it is eager
             totals.add(sums)
             beat(done)
-    return None if stop else totals.result()
+    if stop:
+        return None
+    assert totals is not None, "Batches refuses an empty data set"
+    return totals.result()
 
 
 def refuse_scalar_loss(count: int, size: int, done: int) -> None:
