@@ -54,9 +54,8 @@ def evaluate(
         for done, (sums, batch) in enumerate(results, start=1):
             if batch.count < size and Mode.EVAL in engine.steps.scalar_loss:
                 refuse_scalar_loss(batch.count, size, done - 1)
-            totals = totals or Totals(
-                engine.steps.finalizers[Mode.EVAL]
-            )  # known from the first call, where it is eager
+            # How to finish a metric is known from the first call, where it runs op by op.
+            totals = totals or Totals(engine.steps.finalizers[Mode.EVAL])
             totals.add(sums)
             beat(done)
     if stop:
