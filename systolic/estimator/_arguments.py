@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import numbers
 import os
 import pathlib
@@ -21,11 +20,11 @@ def whole(argument: str, value: Any, least: int = 1, most: int | None = None) ->
     return int(value)
 
 
-def seconds(argument: str, value: Any) -> float:
-    """A positive, finite number of seconds."""
-    fits = isinstance(value, numbers.Real) and not isinstance(value, bool) and 0 < float(value) < math.inf
+def number(argument: str, value: Any, above: float, below: float, wanted: str) -> float:
+    """A number between two limits that are not reached; ``wanted`` says in words what it is."""
+    fits = isinstance(value, numbers.Real) and not isinstance(value, bool) and above < float(value) < below
     if not fits:
-        raise InputError(f"{argument}: saw {value!r}, wanted a positive number of seconds")
+        raise InputError(f"{argument}: saw {value!r}, wanted {wanted}")
     return float(value)
 
 

@@ -8,8 +8,6 @@ be refused by naming the leaves that differ instead of failing in the middle of 
 from __future__ import annotations
 
 import contextlib
-import errno
-import logging
 import pathlib
 import shutil
 import threading
@@ -22,9 +20,9 @@ import numpy as np
 from systolic._errors import CheckpointError
 from systolic._format import format_value
 from systolic._log import logger
+from systolic.estimator._checkpoint_errors import DISK_FULL, explained, late_reads_unheard, without_orbax_logs
 from systolic.program import leaf_names
 
-_DISK_FULL = "the disk is full: free some space and start again; earlier checkpoints are whole"
 _TURN = threading.Lock()
 _WRITER: list[Any] = []  # the Orbax manager that wrote last in this process
 _OVERHEAD = 64 << 10  # bytes that Orbax writes around the arrays: lists of files, of leaves, of shards
@@ -41,8 +39,8 @@ class Checkpoints:
 
         self.folder = folder
         self._ocp = ocp
-        logging.getLogger("absl").addFilter(_not_orbax)
-        with _explained(f"cannot use the checkpoint folder {folder}"):
+        without_orbax_logs()
+        with explained(f"cannot use the checkpoint folder {folder}"):
             self._manager = ocp.CheckpointManager(
                 folder.absolute(),
                 options=ocp.CheckpointManagerOptions(max_to_keep=keep, create=True, enable_async_checkpointing=True),
@@ -84,11 +82,11 @@ class Checkpoints:
         # Orbax refuses arrays without elements; the list of leaves is enough to make them again.
         arrays = {name: x for name, x in flat.items() if x.size}
         self._refuse_full_disk(step, sum(x.nbytes for x in arrays.values()))
-        with _explained(f"cannot save step {step} to {self.folder}"), _turn(self._manager):
+        with explained(f"cannot save step {step} to {self.folder}"), _turn(self._manager):
             self._manager.save(
                 step,
                 args=ocp.args.Composite(
-                    state=ocp.args.StandardSave(arrays), meta=ocp.args.JsonSave({**meta, "leaves": leaves})
+                    state=ocp.args.PyTreeSave(arrays), meta=ocp.args.JsonSave({**meta, "leaves": leaves})
                 ),
             )
 
@@ -97,7 +95,7 @@ class Checkpoints:
         if free < needed:
             raise CheckpointError(
                 f"cannot save step {step} to {self.folder}: {format_value(needed, 'bytes')} are needed and {format_value(free, 'bytes')} are "
-                f"free; {_DISK_FULL}"
+                f"free; {DISK_FULL}"
             )
 
     @contextlib.contextmanager
@@ -115,7 +113,7 @@ class Checkpoints:
 
     def wait(self) -> None:
         """Wait for the save that is under way; raises CheckpointError when it failed."""
-        with _explained(f"cannot save to {self.folder}"):
+        with explained(f"cannot save to {self.folder}"):
             self._manager.wait_until_finished()
 
     def restore(
@@ -125,40 +123,43 @@ class Checkpoints:
 
         Args:
             like: pytree of arrays or ShapeDtypeStructs that the checkpoint must match.
-            only: restore only leaves under these top-level names, and leave the others out of the comparison.
+            only: read and compare only leaves under these top-level names, which are those of ``like``.
 
         Raises:
             CheckpointError: there is none, it cannot be read, or its leaves differ from ``like`` (all are listed).
         """
         step = self._existing(step)
         ocp = self._ocp
-        with _explained(f"checkpoint {step} in {self.folder} cannot be read", self._remedy(step)):
+        with explained(f"checkpoint {step} in {self.folder} cannot be read", self._remedy(step)):
             meta = dict(self._manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore())).meta)
         leaves = {
             name: (tuple(shape), np.dtype(dtype), *key) for name, (shape, dtype, *key) in meta.pop("leaves").items()
         }
         wanted = {name: _leaf(x) for name, x in _flat(like).items()}
         _compare(step, {k: v for k, v in leaves.items() if only is None or k.split("/")[0] in only}, wanted)
-        empty = {name: np.empty(shape, dtype) for name, (shape, dtype, *_) in leaves.items()}
-        with _explained(f"checkpoint {step} in {self.folder} cannot be read", self._remedy(step)):
-            restored = self._manager.restore(
-                step,
-                args=ocp.args.Composite(state=ocp.args.StandardRestore({k: x for k, x in empty.items() if x.size})),
-            ).state
+        empty = {name: np.empty(*leaves[name][:2]) for name in wanted}
+        item = {name: x for name, x in empty.items() if x.size}
+        arguments = ocp.args.PyTreeRestore(
+            item=item,
+            restore_args=dict.fromkeys(item, ocp.RestoreArgs(restore_type=np.ndarray)),
+            partial_restore=True,  # what is not asked for is not read
+        )
+        with explained(f"checkpoint {step} in {self.folder} cannot be read", self._remedy(step)), late_reads_unheard():
+            restored = self._manager.restore(step, args=ocp.args.Composite(state=arguments)).state if item else {}
         back = [_key_again(restored.get(name, empty[name]), x) for name, x in _flat(like).items()]
         return jax.tree.unflatten(jax.tree.structure(like), back), meta
 
     def meta(self, step: int | None = None) -> dict[str, Any]:
         """The JSON part of a checkpoint (step, data position, metrics), without reading arrays."""
         step = self._existing(step)
-        with _explained(f"checkpoint {step} in {self.folder} cannot be read", self._remedy(step)):
+        with explained(f"checkpoint {step} in {self.folder} cannot be read", self._remedy(step)):
             return dict(
                 self._manager.restore(step, args=self._ocp.args.Composite(meta=self._ocp.args.JsonRestore())).meta
             )
 
     def close(self) -> None:
         """Wait for writes and release the folder."""
-        with _explained(f"cannot save to {self.folder}"):
+        with explained(f"cannot save to {self.folder}"):
             self._manager.close()
 
     def _existing(self, step: int | None) -> int:
@@ -194,11 +195,6 @@ def _turn(manager: Any) -> Iterator[None]:
                 _WRITER[0].wait_until_finished()
         _WRITER[:] = [manager]
         yield
-
-
-def _not_orbax(record: logging.LogRecord) -> bool:
-    """Orbax logs the traces of each of its threads when a write fails; here the failure is told once, as an error."""
-    return "/orbax/" not in record.pathname
 
 
 def _flat(tree: Any) -> dict[str, Any]:
@@ -251,27 +247,3 @@ def _compare(step: int, saved: Mapping[str, Any], wanted: Mapping[str, Any]) -> 
             + "\n  ".join(shown)
             + "\nUse the model and optimizer it was saved with, or another model_dir."
         )
-
-
-@contextlib.contextmanager
-def _explained(what: str, remedy: str | None = None) -> Iterator[None]:
-    """Turn what Orbax and the file system raise into one CheckpointError that says what to do."""
-    try:
-        yield
-    except CheckpointError:
-        raise
-    except Exception as error:
-        cause = _root(error)
-        number = getattr(cause, "errno", None)
-        if number == errno.ENOSPC or "No space left" in str(cause) or "RESOURCE_EXHAUSTED" in str(cause):
-            raise CheckpointError(f"{what}: no space left on device; {_DISK_FULL}") from error
-        if number in (errno.EACCES, errno.EROFS, errno.EPERM) or "PERMISSION_DENIED" in str(cause):
-            remedy = "there is no write permission: choose another model_dir or change its owner"
-        first = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
-        raise CheckpointError(f"{what}: {first[:300]}" + (f"; {remedy}" if remedy else "")) from error
-
-
-def _root(error: BaseException) -> BaseException:
-    while (below := error.__cause__ or error.__context__) is not None:
-        error = below
-    return error

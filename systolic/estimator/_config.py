@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 
 from systolic._errors import InputError
-from systolic.estimator._arguments import flag, folder, one_of, seconds, whole
+from systolic.estimator._arguments import flag, folder, number, one_of, whole
 from systolic.target import Target
 
 
@@ -63,7 +64,7 @@ class RunConfig:
         if self.checkpoint_every is not None:
             put("checkpoint_every", whole("RunConfig(checkpoint_every)", self.checkpoint_every))
         put("seed", whole("RunConfig(seed)", self.seed, 0, 2**32 - 1))
-        seconds("RunConfig(stall_seconds)", self.stall_seconds)
+        number("RunConfig(stall_seconds)", self.stall_seconds, 0, math.inf, "a positive number of seconds")
         one_of("RunConfig(tail)", self.tail, ("carry", "drop", "pad"))
         one_of("RunConfig(on_nonfinite)", self.on_nonfinite, ("stop", "ignore"))
         for name in ("progress", "eager"):
@@ -81,5 +82,9 @@ class RunConfig:
             put("model_dir", folder("RunConfig(model_dir)", self.model_dir))
 
     def replace(self, **changes: object) -> RunConfig:
-        """A copy with some fields changed."""
+        """A copy with some fields changed; of ``target`` and ``use_tpu``, which are one switch, a new one replaces both."""
+        if "target" in changes:
+            changes = {"use_tpu": None, **changes}
+        elif changes.get("use_tpu") is not None:
+            changes = {"target": "auto", **changes}
         return dataclasses.replace(self, **changes)  # type: ignore[arg-type]

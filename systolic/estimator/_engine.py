@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import pathlib
 import threading
-import time
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from systolic._errors import CheckpointError, InputError, TargetError
-from systolic._log import Notices, logger
+from systolic._errors import InputError, TargetError
+from systolic._log import Notices
 from systolic.data import ElementSpec
 from systolic.estimator._checkpoint import Checkpoints
 from systolic.estimator._config import RunConfig
+from systolic.estimator._executables import Compiled, Executables
 from systolic.estimator._mode import Mode
 from systolic.estimator._packing import HeldState, Packing
 from systolic.estimator._programs import Programs
+from systolic.estimator._saved import Saved
 from systolic.estimator._steps import Clock, State, Steps
 from systolic.program import Program, ProgramSet
 from systolic.target import Target, platforms_explained
-
-
-@dataclasses.dataclass
-class Compiled:
-    """What a compile cost, for the run summary."""
-
-    program: str
-    seconds: float
-    cache: str
 
 
 class Engine:
@@ -44,7 +33,6 @@ class Engine:
             evaluation), ``metrics`` (its results), ``hooks``.
         held: the state as it lies, a tree or packed.
         programs: the Programs, each built once.
-        compiles: every compile of this process.
         training: held while a call trains the state, by one thread at a time.
         epochs: what the calls for training so far come to, in passes over the data.
         trains: whether this process has trained the state; if not, evaluation follows another process's checkpoints.
@@ -60,14 +48,12 @@ class Engine:
         self.meta: dict[str, Any] = {}
         self.epochs = 0
         self.trains = False
-        self.compiles: list[Compiled] = []
         self.training = threading.Lock()
         self.programs = Programs(steps, config)
         self._shapes: dict[str, State] = {}
-        self._latest: dict[str, Any] = {}
-        self._loops: dict[str, int] = {}
+        self._executables = Executables(config.eager)
+        self._saved = Saved(config)
         self._target: Target | None = None
-        self._checkpoints: Checkpoints | None = None
 
     @property
     def target(self) -> Target:
@@ -85,13 +71,12 @@ class Engine:
     @property
     def checkpoints(self) -> Checkpoints | None:
         """The run's checkpoints; ``None`` without a model_dir."""
-        if self._checkpoints is None and self.config.model_dir is not None:
-            self._checkpoints = Checkpoints(self._folder, self.config.keep)
-        return self._checkpoints
+        return self._saved.checkpoints
 
     @property
-    def _folder(self) -> pathlib.Path:
-        return pathlib.Path(self.config.model_dir) / "checkpoints"  # type: ignore[arg-type]
+    def compiles(self) -> list[Compiled]:
+        """Every compile of this process."""
+        return self._executables.compiles
 
     # --- state -------------------------------------------------------------------------------------------------------
 
@@ -135,10 +120,9 @@ class Engine:
 
     def peek_checkpoint(self) -> int | None:
         """Read spec and meta of the latest checkpoint where no state is in memory; returns its step."""
-        if self.state is not None or self.config.model_dir is None or not self._folder.is_dir():
-            return None  # a reader makes no folder
-        if self.checkpoints is None or (step := self.checkpoints.latest()) is None:
+        if self.state is not None or (step := self._saved.latest()) is None:
             return None
+        assert self.checkpoints is not None
         self.meta = self.checkpoints.meta(step)
         if self.spec is None and self.meta.get("spec"):
             self.spec = ElementSpec.from_json(self.meta["spec"])
@@ -168,36 +152,19 @@ class Engine:
             return self.state
         step = self.peek_checkpoint()
         if step is None and require:
-            where = (
-                f"there is no checkpoint in {self.config.model_dir}"
-                if self.config.model_dir
-                else "there is no model_dir"
-            )
-            raise CheckpointError(f"the model has not been trained: nothing is in memory and {where}; call train first")
+            raise self._saved.untrained()
         self.spec = self.spec or spec
         if self.spec is None:
             raise InputError("the shapes of the examples are not known yet; train or evaluate once first")
         if step is None:
             self.state = self.executable("init")(self.rng())
         else:
-            assert self.checkpoints is not None
-            like = self.state_shapes(self.spec)
-            if part:
-                like = {name: x for name, x in like.items() if name != "opt_state"}
-                if any(name.startswith("ema/") for name in self.meta["leaves"]):
-                    like["ema"] = like["params"]  # kept by the run that trained, if not by this Estimator
-            host, _ = self.checkpoints.restore(like, step, tuple(like) if part else None)
-            self.state = self.place(host)
-            logger.info("restored step %d from %s", step, self.checkpoints.folder)
+            self.state = self.place(self._saved.restore(step, self.state_shapes(self.spec), part))
         return self.state
 
     def follow(self) -> None:
         """Let go of a state that another process has trained on: the next use restores its newer checkpoint."""
-        if self.state is None or self.config.model_dir is None or self.checkpoints is None:
-            return
-        self.checkpoints.refresh()
-        if (latest := self.checkpoints.latest() or 0) > self.step():
-            logger.info("following %s from step %d to %d", self.config.model_dir, self.step(), latest)
+        if self.state is not None and self._saved.newer_than(self.step()):
             self.state = None
 
     def variables(self, spec: ElementSpec | None = None, require: bool = True) -> State:
@@ -249,15 +216,7 @@ class Engine:
             program = self.program(name, spec, loop=self.steps_per_loop(spec), packed=self.packs(spec))  # type: ignore[arg-type]
         else:
             program = self.program(name, spec)
-        if self.config.eager:
-            return functools.partial(_run_on, self.target.devices()[0], program)
-        started = time.monotonic()
-        executable = program.compile(self.target)
-        if executable is not self._latest.get(program.name):
-            self._latest[program.name] = executable
-            self.compiles.append(Compiled(program.name, executable.seconds, executable.cache))
-            logger.info("compiled %s in %.2f s (cache %s)", program.name, time.monotonic() - started, executable.cache)
-        return executable
+        return self._executables.of(program, self.target)
 
     def program_set(self, spec: ElementSpec, sizes: dict[Mode, int] | None = None) -> ProgramSet:
         """All Programs of this model for examples of ``spec``: what ``check`` compiles."""
@@ -278,26 +237,15 @@ class Engine:
         wanted = self.config.steps_per_loop
         if wanted == 1 or self.config.eager or self.target.platform != "cpu":
             return wanted
-        key = repr(spec)
-        if key not in self._loops:
-            state = self.state_shapes(spec)
-            batch = self.programs.batch(Mode.TRAIN, spec.device, self.batch_sizes[Mode.TRAIN])
-            step = jax.make_jaxpr(lambda state, batch: self.steps.train(state, batch, spec.device))(state, batch)
-            with_convolutions = "conv_general_dilated" in str(step)
-            if with_convolutions:
-                self.notices.give(
-                    f"steps_per_loop={wanted}: this model has convolutions, which the CPU runs many times slower in a device "
-                    "loop; here each step is a dispatch of its own"
-                )
-            self._loops[key] = 1 if with_convolutions else wanted
-        return self._loops[key]
+        if not self.programs.has_convolutions(spec, self.state_shapes(spec), self.batch_sizes[Mode.TRAIN]):
+            return wanted
+        self.notices.give(
+            f"steps_per_loop={wanted}: this model has convolutions, which the CPU runs many times slower in a device "
+            "loop; here each step is a dispatch of its own"
+        )
+        return 1
 
     def packs(self, spec: ElementSpec) -> bool:
         """Whether training takes the state packed (:class:`Packing`): single steps of a small model on one device."""
         single = self.steps_per_loop(spec) == 1 and not self.config.eager and self.target.num_devices == 1
         return single and Packing(self.state_shapes(spec)).pays
-
-
-def _run_on(device: Any, program: Program, *args: Any) -> Any:
-    with jax.default_device(device):
-        return program(*args)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,14 +13,12 @@ from systolic._errors import InputError, TargetError
 from systolic.estimator import _evaluate, _predict
 from systolic.estimator._arguments import flag, folder, whole
 from systolic.estimator._config import RunConfig
+from systolic.estimator._definition import Definition
 from systolic.estimator._engine import Engine
 from systolic.estimator._hooks import Hook
 from systolic.estimator._mode import Mode
-from systolic.estimator._precision import Precision
 from systolic.estimator._signals import stop_on_signal
-from systolic.estimator._steps import Steps
 from systolic.estimator._training import Evaluation, train
-from systolic.estimator.adapters import as_adapter
 
 if TYPE_CHECKING:
     from systolic.check import CheckOptions, CheckReport
@@ -77,50 +76,40 @@ class Estimator:
         ema: float | None = None,
         hooks: Sequence[Hook] = (),
     ) -> None:
-        if not isinstance(config, RunConfig | None):
-            raise InputError(f"Estimator(config): saw {type(config).__name__}, wanted a RunConfig: sl.RunConfig(...)")
-        if not callable(model_fn):
-            raise InputError(
-                f"Estimator(model_fn): saw {type(model_fn).__name__}, wanted a function of (model, features, labels, mode)"
-            )
-        if not (optimizer is None or (hasattr(optimizer, "init") and hasattr(optimizer, "update"))):
-            raise InputError(
-                f"Estimator(optimizer): saw {type(optimizer).__name__}, wanted an optax transformation such as "
-                "optax.adamw(1e-3), or None for prediction only"
-            )
+        self._definition = Definition(
+            model,
+            model_fn,
+            optimizer,
+            train_batch_size,
+            eval_batch_size,
+            predict_batch_size,
+            config,
+            params,
+            precision,
+            accumulate,
+            clip_norm,
+            ema,
+            hooks,
+        )
         self.config = config or RunConfig()
-        self.batch_sizes = {
-            Mode.TRAIN: whole("Estimator(train_batch_size)", train_batch_size),
-            Mode.EVAL: whole(
-                "Estimator(eval_batch_size)", train_batch_size if eval_batch_size is None else eval_batch_size
-            ),
-        }
-        self.batch_sizes[Mode.PREDICT] = whole(
-            "Estimator(predict_batch_size)",
-            self.batch_sizes[Mode.EVAL] if predict_batch_size is None else predict_batch_size,
-        )
-        if train_batch_size % whole("Estimator(accumulate)", accumulate):
-            raise InputError(
-                f"Estimator(accumulate): train_batch_size={train_batch_size} is not divisible by {accumulate} microbatches"
-            )
-        if clip_norm is not None and optimizer is not None:
-            if not clip_norm > 0:
-                raise InputError(f"Estimator(clip_norm): saw {clip_norm}, wanted a positive norm, or None")
-            optimizer = optax.chain(optax.clip_by_global_norm(clip_norm), optimizer)
-        if ema is not None and not 0.0 < ema < 1.0:
-            raise InputError(f"Estimator(ema): saw {ema}, wanted a decay between 0 and 1, such as 0.999")
+        self.batch_sizes = self._definition.batch_sizes
         self.hooks = tuple(hooks)
-        steps = Steps(
-            adapter=as_adapter(model),
-            model_fn=model_fn,
-            optimizer=optimizer,
-            hyper=params,
-            precision=Precision(precision),
-            accumulate=accumulate,
-            ema=ema,
-            guard=self.config.on_nonfinite == "stop",
-        )
-        self._engine = Engine(steps, self.config, self.batch_sizes)
+        self._engine = Engine(self._definition.steps(self.config), self.config, self.batch_sizes)
+
+    def with_config(self, **changes: Any) -> Estimator:
+        """A new Estimator over the same model, with some things changed.
+
+        It has no state in memory: it begins with the latest checkpoint of its ``model_dir``, or anew.
+
+        Args:
+            changes: arguments of Estimator (``eval_batch_size=512``, ``optimizer=None``) or fields of
+                :class:`systolic.RunConfig` (``target="cpu:1"``, ``model_dir="runs/other"``), by name.
+
+        Raises:
+            InputError: a name or a value that neither takes.
+        """
+        definition = self._definition.changed(**changes)
+        return Estimator(**{field.name: getattr(definition, field.name) for field in dataclasses.fields(definition)})
 
     @property
     def step(self) -> int:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 from collections.abc import Callable
 from typing import Any
 
-import jax
-from jax.sharding import NamedSharding, PartitionSpec
-
 from systolic._errors import InputError
-from systolic.data import Batch, Batches, ElementSpec, prefetch
-from systolic.estimator._dispatch import AHEAD, batch_tree
+from systolic.data import Batches
 from systolic.estimator._engine import Engine
 from systolic.estimator._mode import Mode
+from systolic.estimator._one_pass import one_pass
 from systolic.estimator._signals import StopRequest
 from systolic.estimator._totals import Totals
 
@@ -46,27 +42,25 @@ def evaluate(
     variables = engine.variables(spec)
     program = engine.executable("eval", spec)
     totals: Totals | None = None
-    held: collections.deque[Any] = collections.deque()
-    done = 0
-    with (
-        contextlib.closing(batches),
-        prefetch(limited(batches, steps), put_rows(engine), depth=engine.config.prefetch) as feed,
-    ):
-        for batch, count, _ in stop.items(feed):
-            sums = program(variables, batch)
-            if count < size and Mode.EVAL in engine.steps.scalar_loss:
-                refuse_scalar_loss(count, size, done)
+    results = one_pass(
+        batches,
+        lambda batch, _: program(variables, batch),
+        engine.target,
+        steps=steps,
+        depth=engine.config.prefetch,
+        stop=stop,
+    )
+    with contextlib.closing(results):
+        for done, (sums, batch) in enumerate(results, start=1):
+            if batch.count < size and Mode.EVAL in engine.steps.scalar_loss:
+                refuse_scalar_loss(batch.count, size, done - 1)
+            # How to finish a metric is known from the first call, where it runs op by op.
             totals = totals or Totals(engine.steps.finalizers[Mode.EVAL])
-            held.append(sums)
-            if len(held) > AHEAD:
-                totals.add(jax.device_get(held.popleft()))
-            done += 1
+            totals.add(sums)
             beat(done)
     if stop:
         return None
     assert totals is not None, "Batches refuses an empty data set"
-    for sums in held:
-        totals.add(jax.device_get(sums))
     return totals.result()
 
 
@@ -77,29 +71,3 @@ def refuse_scalar_loss(count: int, size: int, done: int) -> None:
         f"evaluate: model_fn returns a scalar loss, and the last batch holds {count} of {size} rows, so its mean would be "
         f"over padding too. Return one loss per example (drop the .mean()), or {remedy}"
     )
-
-
-def put_rows(engine: Engine, masked: bool = True) -> Callable[[Batch], tuple[Any, int, Batch]]:
-    """Host batch to (batch on the device, number of real rows, host batch)."""
-    sharding = NamedSharding(engine.target.mesh({"data": -1}), PartitionSpec("data"))
-
-    def put(batch: Batch) -> tuple[Any, int, Batch]:
-        tree = batch_tree(batch if masked else batch._replace(mask=None))
-        # Copied and complete before the next batch is read: a generator may use its buffers again.
-        return jax.block_until_ready(jax.device_put(tree, sharding, may_alias=False)), batch.count, batch
-
-    return put
-
-
-def limited(batches: Any, steps: int | None) -> Any:
-    """At most ``steps`` batches; closed on the thread that reads them, which may be one that was left behind."""
-    with contextlib.closing(batches):
-        for done, batch in enumerate(batches, start=1):
-            yield batch
-            if done == steps:
-                return
-
-
-def features_only(spec: ElementSpec | None) -> ElementSpec | None:
-    """The spec without labels: what prediction needs."""
-    return None if spec is None else ElementSpec(spec.features, None)

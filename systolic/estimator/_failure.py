@@ -24,31 +24,50 @@ def callback_errors() -> Iterator[list[BaseException]]:
     The device's error holds their words only; JAX logs the exceptions themselves, which is where they are taken from,
     so that they can be raised instead of being logged.
     """
-    raised: list[BaseException] = []
+    collector = _Collector()
+    loggers = [logging.getLogger(name) for name in _LOGGERS]
+    for logger in loggers:
+        logger.addFilter(collector)
+    try:
+        yield collector.raised
+    finally:
+        for logger in loggers:
+            logger.removeFilter(collector)
 
-    def collect(record: logging.LogRecord) -> bool:
+
+class _Collector(logging.Filter):
+    """Takes what callbacks raise out of a log, for each collector there is: which thread asked for a call is not told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.raised: list[BaseException] = []
+
+    def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
         if error is None or "callback failed" not in record.getMessage():
             return True
-        raised.append(error)
+        for each in logging.getLogger(record.name).filters:
+            if isinstance(each, _Collector):
+                each.raised.append(error)
         return False
 
-    loggers = [logging.getLogger(name) for name in _LOGGERS]
-    for logger in loggers:
-        logger.addFilter(collect)
-    try:
-        yield raised
-    finally:
-        for logger in loggers:
-            logger.removeFilter(collect)
+
+def cause(error: BaseException, raised: list[BaseException], lost: bool = False) -> BaseException:
+    """The error to raise for ``error``: the user's own, where a callback raised it and the device tells of that.
+
+    lost: the state is lost, for which a callback is to blame even where the error speaks of something else.
+    """
+    if not raised or error in raised or not (lost or isinstance(error, jax.errors.JaxRuntimeError)):
+        return error
+    own = next((e for e in raised if str(e) in str(error)), raised[0])
+    own.add_note("Raised in a function that model_fn calls on the host.")
+    return own
 
 
 def explain(engine: Engine, error: BaseException, raised: list[BaseException]) -> BaseException:
-    """The error to raise for ``error``: that of a callback where it began there. Lets go of a state that is lost."""
+    """The error to raise for ``error`` in training: its :func:`cause`. Lets go of a state that is lost."""
     lost = _is_lost(engine)
-    if raised and (lost or isinstance(error, jax.errors.JaxRuntimeError)):
-        error = next((e for e in raised if str(e) in str(error)), raised[0])
-        error.add_note("Raised in a function that model_fn calls on the host, during a training step or an evaluation.")
+    error = cause(error, raised, lost)
     if lost:
         engine.state, engine.meta = None, {}
         step = engine.peek_checkpoint()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import hashlib
 import json
+import os
 import pathlib
 import threading
 from typing import Any
@@ -21,6 +24,7 @@ from systolic.estimator._dispatch import batch_tree
 from systolic.estimator._evaluate import refuse_scalar_loss
 from systolic.estimator._export import DESCRIPTION, FORMAT, WEIGHTS
 from systolic.estimator._mode import Mode
+from systolic.estimator._one_pass import one_pass
 from systolic.estimator._spec import Finalizer
 from systolic.estimator._totals import Totals
 from systolic.program import Program
@@ -84,7 +88,12 @@ class Loaded:
             size = next((s for s in self.batch_sizes if s >= left), self.batch_sizes[-1])
             part = jax.tree.map(lambda x, a=start, b=start + size: np.asarray(x)[a:b], features)
             batches = Batches(
-                part, size, tail="pad", epochs=1, spec=ElementSpec(self.spec.features, None), notices=self._notices
+                part,
+                size,
+                tail="pad",
+                epochs=1,
+                spec=dataclasses.replace(self.spec, labels=None),
+                notices=self._notices,
             )
             batch = next(iter(batches))
             out = self._executable(Mode.PREDICT, size)(self._weights, batch_tree(batch._replace(mask=None)))
@@ -104,10 +113,13 @@ class Loaded:
             raise InputError(f"evaluate: {self.directory} has no evaluation program: it was trained without labels")
         totals = Totals({name: _finalizer(name, m) for name, m in self.description["metrics"].items()})
         batches = Batches(input_fn, size, tail="pad", epochs=1, spec=self.spec, notices=self._notices)
-        for done, batch in enumerate(batches):
-            if batch.count < size and self.description.get("scalar_loss"):
-                refuse_scalar_loss(batch.count, size, done)
-            totals.add(jax.device_get(self._executable(Mode.EVAL, size)(self._weights, batch_tree(batch))))
+        program = self._executable(Mode.EVAL, size)
+        results = one_pass(batches, lambda batch, _: program(self._weights, batch), self.target)
+        with contextlib.closing(results):
+            for done, (sums, batch) in enumerate(results):
+                if batch.count < size and self.description.get("scalar_loss"):
+                    refuse_scalar_loss(batch.count, size, done)
+                totals.add(sums)
         return totals.result()
 
     def _executable(self, mode: Mode, size: int) -> Any:
@@ -127,12 +139,12 @@ class Loaded:
 
 def _describe(directory: pathlib.Path) -> dict[str, Any]:
     file = directory / DESCRIPTION
-    if not file.is_file():
+    if not os.path.isfile(file):  # false also for a name that no file can have
         raise CheckpointError(
             f"load: {directory} is not an export (no {DESCRIPTION}); name a folder that estimator.export wrote"
         )
     try:
-        description = json.loads(file.read_text())
+        description = json.loads(_read(file))
         known, sums = int(description["format"]), dict(description["sha256"])
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"load: {file} is damaged ({error}); export the model again") from error
@@ -146,9 +158,16 @@ def _describe(directory: pathlib.Path) -> dict[str, Any]:
         path = directory / name
         if not path.is_file():
             raise CheckpointError(f"load: {path} is missing; copy the whole folder, or export again")
-        if hashlib.sha256(path.read_bytes()).hexdigest() != wanted:
+        if hashlib.sha256(_read(path)).hexdigest() != wanted:
             raise CheckpointError(f"load: {path} does not match its checksum; copy it again, or export again")
     return description
+
+
+def _read(file: pathlib.Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"load: {file} cannot be read ({error.strerror}); change who may read it") from error
 
 
 def _read_weights(directory: pathlib.Path) -> dict[str, np.ndarray]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,11 +11,10 @@ import jax
 import numpy as np
 
 from systolic._errors import InputError
-from systolic.data import Batches, prefetch
-from systolic.estimator._dispatch import AHEAD
+from systolic.data import Batch, Batches
 from systolic.estimator._engine import Engine
-from systolic.estimator._evaluate import features_only, limited, put_rows
 from systolic.estimator._mode import Mode
+from systolic.estimator._one_pass import one_pass
 
 
 def predict(engine: Engine, input_fn: Any) -> Iterator[Any]:
@@ -25,48 +24,36 @@ def predict(engine: Engine, input_fn: Any) -> Iterator[Any]:
 
     Closing the generator early stops the input thread and lets go of the data.
     """
+    known = engine.known_spec()
     batches = Batches(
         input_fn,
         engine.batch_sizes[Mode.PREDICT],
         tail="pad",
         epochs=1,
-        spec=features_only(engine.known_spec()),
+        spec=None if known is None else dataclasses.replace(known, labels=None),
         notices=engine.notices,
         labels_expected=False,
     )
     spec = batches.spec
     variables = engine.variables(spec)
     program = engine.executable("predict", spec)
-    held: collections.deque[Any] = collections.deque()
-    with (
-        contextlib.closing(batches),
-        prefetch(limited(batches, None), put_rows(engine, masked=False), depth=engine.config.prefetch) as feed,
-    ):
-        while True:
-            # What is computed goes out before the input is waited for: a feed may wait for its answers.
-            while held and (len(held) > AHEAD or not feed.ready):
-                yield from rows(*held.popleft())
-            try:
-                batch, count, host = next(feed)
-            except StopIteration:
-                break
-            except Exception:
-                while held:  # whole batches that came before the source failed
-                    yield from rows(*held.popleft())
-                raise
-            if jax.tree.leaves(variables)[0].is_deleted():
-                raise InputError(
-                    "predict: the model was trained on while its predictions were being read, and the parameters they "
-                    "come from are gone; read them to the end first, or call predict again"
-                )
-            held.append((program(variables, batch), count, host.host))
-        while held:
-            yield from rows(*held.popleft())
+
+    def call(batch: Any, _: Batch) -> Any:
+        if jax.tree.leaves(variables)[0].is_deleted():
+            raise InputError(
+                "predict: the model was trained on while its predictions were being read, and the parameters they "
+                "come from are gone; read them to the end first, or call predict again"
+            )
+        return program(variables, batch)
+
+    results = one_pass(batches, call, engine.target, depth=engine.config.prefetch, masked=False)
+    with contextlib.closing(results):
+        for predictions, batch in results:
+            yield from rows(predictions, batch.count, batch.host)
 
 
-def rows(predictions: Any, count: int, host: dict[str, np.ndarray] | None = None) -> Iterator[Any]:
-    """The first ``count`` rows of a batch of predictions, each with its host-only features."""
-    predictions = jax.device_get(predictions)
+def rows(predictions: Any, count: int, host: dict[str, np.ndarray] | None) -> Iterator[Any]:
+    """The first ``count`` rows of a batch of predictions on the host, each with its host-only features."""
     host = host or {}
     if host and not isinstance(predictions, dict):
         predictions = {"predictions": predictions}

@@ -26,6 +26,7 @@ class Programs:
             CompileBudget(config.compile_budget, setting="RunConfig(compile_budget=…)") for _ in range(2)
         )
         self._made: dict[Any, Program] = {}
+        self._known: dict[Any, bool] = {}
 
     def init(self, spec: ElementSpec, rng: np.ndarray) -> Program:
         """``init``: uint32 key data -> a fresh state."""
@@ -76,6 +77,14 @@ class Programs:
             return "train", step, (jax.eval_shape(packing.pack, state), batch), specs
 
         return self._once((Mode.TRAIN, repr(spec), size, loop, packed), build)
+
+    def has_convolutions(self, spec: ElementSpec, state: State, size: int) -> bool:
+        """Whether a training step convolves."""
+        key = ("convolutions", repr(spec), size)
+        if key not in self._known:
+            step = jax.make_jaxpr(lambda state, batch: self._steps.train(state, batch, spec.device))
+            self._known[key] = "conv_general_dilated" in str(step(state, self.batch(Mode.TRAIN, spec.device, size)))
+        return self._known[key]
 
     def _once(self, key: Any, build: Any) -> Program:
         if key not in self._made:

@@ -112,7 +112,8 @@ def stop_on_signal() -> Iterator[StopRequest]:
     try:
         yield request
     finally:
-        sys.unraisablehook = unraisable
+        if sys.unraisablehook is lost:  # else one that was set meanwhile stays, and passes on to it
+            sys.unraisablehook = unraisable
         for number, handler in former.items():
             signal.signal(number, handler or signal.SIG_DFL)
 

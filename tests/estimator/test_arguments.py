@@ -137,3 +137,57 @@ def test_a_disk_that_fills_while_the_weights_are_written_is_called_full(trained,
     with pytest.raises(sl.InputError, match=r"export\(directory\): cannot write to .* the disk is full"):
         trained.export(tmp_path / "export")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("place", ["absent", "/dev/null", "x" * 300])
+def test_a_folder_that_holds_no_run_says_that_nothing_was_trained(tmp_path, place):
+    estimator = linear(tmp_path / place)
+    for use in (lambda: estimator.evaluate(DATA), lambda: list(estimator.predict(DATA[0]))):
+        with pytest.raises(sl.CheckpointError, match=r"has not been trained.*there is no checkpoint in"):
+            use()
+
+
+# --- the same model with other arguments ---------------------------------------------------------------------------------
+
+
+def test_an_estimator_over_the_same_model_begins_with_the_checkpoint_of_its_folder(tmp_path):
+    trainer = linear(tmp_path)
+    trainer.train(lambda: DATA, steps=4)
+    other = trainer.with_config(target="cpu:2", eval_batch_size=4, optimizer=None)
+    assert (other.config.target, other.config.model_dir, other.step) == ("cpu:2", tmp_path, 4)
+    assert {mode.value: size for mode, size in other.batch_sizes.items()} == {"train": 8, "eval": 4, "predict": 4}
+    assert other.evaluate(lambda: DATA)["loss"] == pytest.approx(trainer.evaluate(lambda: DATA)["loss"], rel=1e-6)
+    assert trainer.config.target == "cpu:1"
+    assert trainer.with_config(model_dir=tmp_path / "new").step == 0
+
+
+def test_a_batch_size_that_was_left_to_its_default_follows():
+    assert set(linear().with_config(train_batch_size=16).batch_sizes.values()) == {16}
+
+
+def test_a_changed_configuration_and_a_change_of_it_go_together():
+    other = linear().with_config(config=sl.RunConfig(seed=1, keep=7), seed=2)
+    assert (other.config.seed, other.config.keep) == (2, 7)
+
+
+def test_target_and_use_tpu_are_one_switch():
+    config = sl.RunConfig(use_tpu=False)
+    assert config.replace(target="cpu:2").target == "cpu:2"
+    assert sl.RunConfig(target="cpu:2").replace(use_tpu=True).target == "tpu"
+    assert config.replace(seed=3).target == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"batch_size": 8},
+            r"with_config\(batch_size\): there is no such argument; .*train_batch_size.*steps_per_loop",
+        ),
+        ({"eval_batch_size": 0}, r"Estimator\(eval_batch_size\): saw 0"),
+        ({"keep": 0}, r"RunConfig\(keep\): saw 0"),
+    ],
+)
+def test_a_change_that_cannot_be_made(changes, message):
+    with pytest.raises(sl.InputError, match=message):
+        linear().with_config(**changes)

@@ -252,7 +252,10 @@ def test_a_field_of_the_configuration(field, value, wanted):
         ("precision", "float16", "wanted 'float32' or 'bfloat16'"),
         ("clip_norm", 0.0, "wanted a positive norm"),
         ("clip_norm", float("nan"), "wanted a positive norm"),
+        ("clip_norm", "1.0", "wanted a positive norm"),
         ("ema", 1.0, "between 0 and 1"),
+        ("ema", "0.9", "between 0 and 1"),
+        ("hooks", sl.Hook(), "wanted a list of hooks"),
         ("accumulate", 0, "at least 1"),
     ],
 )

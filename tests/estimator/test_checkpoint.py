@@ -13,6 +13,7 @@ import random
 import signal
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 
@@ -436,6 +437,40 @@ def test_a_corrupt_checkpoint_says_what_to_delete_and_then_the_run_goes_on(tmp_p
     whole = linear()
     whole.train(lambda: DATA, steps=6)
     assert same_bits(weights(again), weights(whole))
+
+
+def test_a_corrupt_checkpoint_is_told_of_once(tmp_path):
+    linear(tmp_path).train(lambda: DATA, steps=2)
+    (tmp_path / CHECKPOINTS / "2" / "state" / "manifest.ocdbt").write_bytes(b"")
+    script = f"""
+        from small_models import linear, make_data
+        import systolic as sl, time
+        try:
+            linear({str(tmp_path)!r}).evaluate(make_data(8))
+        except sl.CheckpointError as error:
+            print(error)
+        time.sleep(0.2)  # reads that were under way come back
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("checkpoint 2 in ")
+
+
+def test_a_part_is_restored_without_the_rest(tmp_path):
+    checkpoints = Checkpoints(tmp_path)
+    checkpoints.save(1, {"params": {"w": np.arange(3.0)}, "opt_state": {"m": np.ones(1000)}}, {})
+    checkpoints.wait()
+    like = {"params": {"w": jax.ShapeDtypeStruct((3,), "float64")}}
+    state, _ = checkpoints.restore(like, only=("params",))
+    np.testing.assert_array_equal(state["params"]["w"], [0.0, 1.0, 2.0])
+    assert state.keys() == {"params"}
+    checkpoints.close()
 
 
 @pytest.mark.parametrize("foreseen", [True, False])

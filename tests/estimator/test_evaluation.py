@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 
+import jax
+import jax.experimental
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 from adapter_cases import IN, LinenNet
-from small_models import LINEAR, WIDTH, config, gradient_descent, linear, make_data, network, weights
+from small_models import LINEAR, WIDTH, config, gradient_descent, linear, make_data, network, regression, weights
 
 import systolic as sl
 
@@ -323,3 +325,77 @@ def test_a_new_process_predicts_and_evaluates_from_the_checkpoint_and_knows_its_
         next(linear(tmp_path).predict(lambda: wide[0]))
     with pytest.raises(sl.InputError, match=r"feature 'x' .*shape \(11, 5\) seen, \(rows, 3\) expected"):
         linear(tmp_path).evaluate(lambda: wide)
+
+
+# --- functions of the user's that are called on the host --------------------------------------------------------------
+
+
+def checked(how, check):
+    """A model function that hands its output to ``check`` on the host, outside training."""
+
+    def model_fn(model, features, labels, mode):
+        spec = regression(model, features, labels, mode)
+        if mode is sl.Mode.TRAIN:
+            return spec
+        y = spec.predictions["y"]
+        same = jax.ShapeDtypeStruct(y.shape, y.dtype)
+        if how == "pure_callback":
+            y = jax.pure_callback(check, same, y)
+        elif how == "io_callback":
+            y = jax.experimental.io_callback(check, same, y)
+        else:
+            jax.debug.callback(check, y)
+        if mode is sl.Mode.PREDICT:
+            return sl.EstimatorSpec(predictions={"y": y})
+        return sl.EstimatorSpec(loss=(y - labels) ** 2)
+
+    return model_fn
+
+
+class OutOfRangeError(Exception):
+    pass
+
+
+class Check:
+    """Lets ``good`` calls pass and raises in the others."""
+
+    def __init__(self):
+        self.good = 1000
+
+    def __call__(self, y):
+        self.good -= 1
+        if self.good < 0:
+            raise OutOfRangeError("no such price")
+        return np.asarray(y)
+
+
+@pytest.mark.parametrize("how", ["pure_callback", "io_callback", "debug.callback"])
+def test_what_a_function_on_the_host_raises_is_the_error_and_later_calls_work(how, caplog):
+    check = Check()
+    estimator = linear(model_fn=checked(how, check))
+    x, y = make_data(40, 2)
+    estimator.train(lambda: (x, y), steps=2)
+    uses = (lambda: estimator.evaluate(lambda: (x, y))["loss"], lambda: [r["y"] for r in estimator.predict(lambda: x)])
+    whole = [use() for use in uses]
+    for use, result in zip(uses, whole, strict=True):
+        check.good = 0
+        with pytest.raises(OutOfRangeError, match="no such price") as error:
+            use()
+        assert error.value.__notes__ == ["Raised in a function that model_fn calls on the host."]
+        check.good = 1000
+        assert use() == result
+    assert caplog.text == ""
+
+
+def test_rows_of_batches_before_the_one_that_a_function_on_the_host_refuses_come_out():
+    check = Check()
+    estimator = linear(model_fn=checked("pure_callback", check))
+    x, y = make_data(40, 2)
+    estimator.train(lambda: (x, y), steps=2)
+    check.good, got = 2, []
+    rows = estimator.predict(lambda: x)
+    with pytest.raises(OutOfRangeError):
+        got.extend(row["y"] for row in rows)
+    np.testing.assert_allclose(
+        got, x["x"][:16].astype("float64") @ weights(estimator)["w"] + weights(estimator)["b"], rtol=1e-5
+    )

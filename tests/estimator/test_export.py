@@ -171,9 +171,10 @@ def copy(exported, tmp_path):
     return tmp_path / "copy"
 
 
-def test_a_folder_that_is_no_export_is_refused(tmp_path):
+@pytest.mark.parametrize("name", [".", "absent", "x" * 300], ids=["something else", "nothing", "a name too long"])
+def test_a_folder_that_is_no_export_is_refused(tmp_path, name):
     with pytest.raises(sl.CheckpointError, match=r"is not an export \(no systolic.json\); name a folder that"):
-        sl.load(tmp_path)
+        sl.load(tmp_path / name)
 
 
 @pytest.mark.parametrize("name", ["weights.safetensors", "predict_b4.stablehlo"])

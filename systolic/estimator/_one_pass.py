@@ -1,0 +1,90 @@
+"""One pass over a data set by a compiled Program: results in order, as soon as they are there.
+
+Batches are put on the device ahead of their use, and calls are dispatched ahead of the results that the host reads.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import itertools
+from collections.abc import Callable, Generator, Iterator
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from systolic._log import logger
+from systolic.data import Batch, Batches, prefetch
+from systolic.estimator._dispatch import AHEAD, batch_tree
+from systolic.estimator._failure import callback_errors, cause
+from systolic.estimator._signals import StopRequest
+from systolic.target import Target
+
+
+def one_pass(
+    batches: Batches,
+    call: Callable[[Any, Batch], Any],
+    target: Target,
+    *,
+    steps: int | None = None,
+    depth: int = 2,
+    masked: bool = True,
+    stop: StopRequest | None = None,
+) -> Generator[tuple[Any, Batch]]:
+    """``call(batch on the target, batch on the host)`` for each batch: pairs of its result on the host and the host batch.
+
+    A result goes out before the input is waited for, as a feed may wait for its answers, and before an error of a later
+    batch. Closing the iterator early stops the input thread and lets go of the data.
+
+    Args:
+        batches: closed at the end, on the thread that reads them, which may be one that was left behind.
+        steps: take at most so many.
+        depth: batches put on the target ahead.
+        masked: whether the Program takes the mask of real rows.
+        stop: ends the pass once it asks to.
+
+    Raises:
+        Exception: what the source or ``call`` raises; what a function of the user's raises that the Program calls on the
+            host, in place of the device's error.
+    """
+    stop = StopRequest() if stop is None else stop
+    sharding = NamedSharding(target.mesh({"data": -1}), PartitionSpec("data"))
+    held: collections.deque[tuple[Any, Batch]] = collections.deque()
+
+    def put(batch: Batch) -> tuple[Any, Batch]:
+        tree = batch_tree(batch if masked else batch._replace(mask=None))
+        # Copied and complete before the next batch is read: a generator may use its buffers again.
+        return jax.block_until_ready(jax.device_put(tree, sharding, may_alias=False)), batch
+
+    def read() -> Iterator[Batch]:
+        with contextlib.closing(batches):
+            yield from itertools.islice(batches, steps)
+
+    def oldest() -> tuple[Any, Batch]:
+        result, batch = held.popleft()
+        return jax.device_get(result), batch
+
+    with callback_errors() as raised, contextlib.closing(batches), prefetch(read(), put, depth=depth) as feed:
+        failure: BaseException | None = None
+        items = stop.items(feed)
+        try:
+            while True:
+                while held and (len(held) > AHEAD or not feed.ready):
+                    yield oldest()
+                try:
+                    item = next(items, None)
+                    if item is None:
+                        break
+                    held.append((call(*item), item[1]))
+                except Exception as error:
+                    failure = error
+                    break
+            while held and not stop:
+                yield oldest()
+        except jax.errors.JaxRuntimeError as error:  # of a result: what comes after it is not wanted
+            failure = error
+    if failure is not None:
+        raise cause(failure, raised)
+    if raised:
+        logger.error("a function that model_fn calls on the host raised", exc_info=raised[0])
