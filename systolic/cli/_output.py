@@ -8,7 +8,7 @@ import os
 import pathlib
 import sys
 from collections.abc import Iterator
-from typing import Any, TextIO
+from typing import IO, Any, TextIO, cast
 
 from systolic._errors import InputError
 
@@ -56,7 +56,7 @@ class Stream:
         try:
             yield
         except BrokenPipeError:
-            raise
+            raise  # where rich calls this, it has caught the error
         except OSError as error:
             raise unwritable(self._option, self._path, error) from error
         except UnicodeEncodeError as error:
@@ -86,9 +86,14 @@ def console() -> Any:
     """A rich console on stdout."""
     from rich.console import Console
 
-    if sys.stdout.isatty() or "COLUMNS" in os.environ:
-        return Console(file=stdout(), highlight=False)
-    return Console(file=stdout(), highlight=False, width=_WIDE)
+    class Passing(Console):
+        """A reader that has gone is for the command to end with, not for rich, which exits with 1."""
+
+        def on_broken_pipe(self) -> None:
+            raise  # where rich calls this, it has caught the error
+
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _WIDE
+    return Passing(file=cast("IO[str]", stdout()), highlight=False, width=width)
 
 
 def open_streams() -> bool:

@@ -131,7 +131,7 @@ def test_a_page_can_go_to_stdout(folder, capsys):
     ],
 )
 def test_errors_in_the_user_s_code_show_the_user_s_frames_alone(folder, capsys, arguments, message, frames):
-    assert main([*arguments, "--target", "cpu"]) == 2
+    assert main([*arguments, "--target", "cpu:1"]) == 2
     err = capsys.readouterr().err
     assert err.startswith("systolic check: error: ")
     assert message in err
