@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import argparse
 import json
-import pathlib
+from typing import TYPE_CHECKING
 
 from systolic._errors import InputError
 from systolic.cli._locate import locate, parse_arguments
-from systolic.cli._output import console, write_text
+from systolic.cli._output import check_writable, console, discard_stdout, emit, write_text
 from systolic.cli._progress import CompileProgress
 from systolic.target import Target
 
+if TYPE_CHECKING:
+    from systolic.check import CheckReport
+
 
 def check(options: argparse.Namespace) -> int:
-    """Check an Estimator for described targets; the exit status is the report's."""
-    names = [name.strip() for name in options.target.split(",") if name.strip()]
-    if not names:
-        raise InputError(f"--target: saw {options.target!r}, wanted one or more names, as in v5e-8,v6e-4")
-    targets = [Target(name) for name in names]  # a wrong name is told before the user's file is imported
+    """Check an Estimator for described targets; the exit status is the report's.
+
+    All that can be wrong with the options is told before the user's file is imported and anything is compiled.
+    """
+    targets = [Target(name) for name in _names("--target", options.target, "v5e-8,v6e-4")]
+    programs = None if options.programs is None else _names("--programs", options.programs, "train,predict")
+    _check_places(options)
     from systolic.check import CheckOptions
 
     located = locate(options.file, parse_arguments(options.arg))
     input_fn = located.input_fn("train", options.data)
-    programs = options.programs.split(",") if options.programs else None
     with CompileProgress() as progress:
         report = located.estimator.check(
             input_fn,
@@ -38,14 +42,43 @@ def check(options: argparse.Namespace) -> int:
                 on_progress=progress,
             ),
         )
-    if options.json == "-":
-        print(json.dumps(report.to_json(), indent=2))
-    else:
-        console().print(report)
-    if options.json and options.json != "-":
-        write_text("--json", options.json, json.dumps(report.to_json(), indent=2) + "\n")
-    if options.html:
-        write_text("--html", options.html, report.html())
-        if options.json != "-":
-            console().print(f"report: {pathlib.Path(options.html)}", soft_wrap=True)
+    _write(report, options)
     return int(report.exit_code)
+
+
+def _names(option: str, text: str, example: str) -> list[str]:
+    """The names in a list with commas, each once."""
+    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise InputError(f"{option}: saw {text!r}, wanted one or more names, as in {example}")
+    return names
+
+
+def _check_places(options: argparse.Namespace) -> None:
+    places = {"--json": options.json, "--html": options.html}
+    if options.json is not None and options.json == options.html:
+        raise InputError(f"--json, --html: saw {options.json!r} for both; name another place for one of them")
+    for option, path in places.items():
+        if path is not None and path != "-":
+            check_writable(option, path)
+
+
+def _write(report: CheckReport, options: argparse.Namespace) -> None:
+    """Files first: whoever reads stdout may go away."""
+    as_json = json.dumps(report.to_json(), indent=2) if options.json is not None else ""
+    if options.json not in (None, "-"):
+        write_text("--json", options.json, as_json + "\n")
+    if options.html not in (None, "-"):
+        write_text("--html", options.html, report.html())
+    try:
+        if options.json == "-":
+            emit(as_json)
+        elif options.html == "-":
+            emit(report.html().rstrip("\n"))
+        else:
+            out = console()
+            out.print(report)
+            if options.html is not None:
+                out.print(f"report: {options.html}", soft_wrap=True, markup=False)
+    except BrokenPipeError:
+        discard_stdout()  # the exit status is still the report's

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from systolic.cli import _examine as examine
 from systolic.cli._finding import Finding
-from systolic.cli._output import console
+from systolic.cli._output import console, emit
 
 _MARK = {"ok": ("✓", "green"), "note": ("•", "yellow"), "problem": ("✗", "bold red")}
 
@@ -39,7 +39,7 @@ def doctor(options: argparse.Namespace) -> int:
     problems = sum(finding.level == "problem" for _, finding in found)
     if options.json:
         listed = [{"section": title} | dataclasses.asdict(finding) for title, finding in found]
-        print(json.dumps({"ok": not problems, "problems": problems, "findings": listed}, indent=2))
+        emit(json.dumps({"ok": not problems, "problems": problems, "findings": listed}, indent=2))
     else:
         out.print(f"\n{problems} problem{'s' if problems != 1 else ''}" if problems else "\nno problems found")
     return 1 if problems else 0

@@ -13,17 +13,14 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import difflib
-import importlib.util
 import inspect
-import pathlib
-import sys
-import traceback
 import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from systolic._errors import InputError, SystolicError
+from systolic.cli._user_file import attribute, load_file, told
+from systolic.cli._user_names import names_in
 
 _ROLES = {"train": ("train",), "eval": ("eval",), "predict": ("predict", "eval")}
 
@@ -50,7 +47,9 @@ class Located:
         """
         if named is not None:
             path, _, name = named.rpartition(":")
-            return _attribute(load_file(path) if path else self.module, name, "--data")
+            if not name:
+                raise InputError(f"--data: saw {named!r}, wanted [FILE.py:]NAME")
+            return attribute(load_file(path, "--data") if path else self.module, name, "--data")
         tried = []
         for kind in _ROLES[role]:
             for name in (f"{self.name}_{kind}_input_fn", f"{kind}_input_fn"):
@@ -59,7 +58,7 @@ class Located:
                 tried.append(name)
         raise InputError(
             f"{self.module.__file__} has no input function for {self.name}: looked for {', '.join(tried)}. Define one of "
-            "them, or name one with --data [FILE.py:]NAME"
+            f"them, or name one with --data [FILE.py:]NAME. {names_in(self.module)}"
         )
 
 
@@ -75,13 +74,13 @@ def locate(spec: str, arguments: Mapping[str, Any] | None = None) -> Located:
     """
     from systolic.estimator import Estimator
 
-    path, _, name = spec.rpartition(":")
-    if not path or not name:
-        path, name = spec.rstrip(":"), ""
+    path, name = _parted(spec)
     module = load_file(path)
     if not name:
-        raise InputError(f"FILE.py:NAME: saw {spec!r} without a name; wanted one of its own: {_candidates(module)}")
-    found = _attribute(module, name, "FILE.py:NAME")
+        raise InputError(f"FILE.py:NAME: saw {spec!r} without a name, wanted one of an Estimator. {names_in(module)}")
+    if not name.isidentifier():
+        raise InputError(f"FILE.py:NAME: saw the name {name!r}, wanted one name, of an Estimator. {names_in(module)}")
+    found = attribute(module, name, "FILE.py:NAME")
     arguments = dict(arguments or {})
     if isinstance(found, Estimator):
         if arguments:
@@ -92,9 +91,9 @@ def locate(spec: str, arguments: Mapping[str, Any] | None = None) -> Located:
         return Located(found, module, name)
     if not callable(found) or isinstance(found, type):
         raise InputError(
-            f"FILE.py:NAME: {spec} is {_a(found)}, wanted an Estimator or a function that makes one: {_candidates(module)}"
+            f"FILE.py:NAME: {spec} is {_a(found)}, wanted an Estimator or a function that makes one. {names_in(module)}"
         )
-    return Located(_make(found, spec, arguments, Estimator), module, name)
+    return Located(_make(found, spec, arguments, Estimator, module), module, name)
 
 
 def parse_arguments(texts: Sequence[str], **named: Any) -> dict[str, Any]:
@@ -117,45 +116,16 @@ def parse_arguments(texts: Sequence[str], **named: Any) -> dict[str, Any]:
     return arguments | {name: value for name, value in named.items() if value is not None}
 
 
-def load_file(path: str) -> types.ModuleType:
-    """Import a file by its path; its folder goes first on ``sys.path``, so that it can import its neighbours.
-
-    Raises:
-        InputError: it is not there, is no Python file, or importing it raises.
-    """
-    file = pathlib.Path(path).expanduser().resolve()
-    if file.suffix != ".py":
-        raise InputError(
-            f"FILE.py:NAME: saw the file {path!r}, wanted a Python file and a name, as in model.py:estimator"
-        )
-    if not file.is_file():
-        near = [f.name for f in file.parent.glob("*.py")] if file.parent.is_dir() else []
-        close = difflib.get_close_matches(file.name, near, n=1)
-        raise InputError(f"FILE.py:NAME: there is no file {path}" + (f"; nearest: {close[0]}" if close else ""))
-    loaded = sys.modules.get(file.stem)
-    if loaded is not None and _same_file(loaded, file):
-        return loaded
-    name = file.stem if loaded is None and file.stem.isidentifier() else f"systolic_file_{file.stem}"
-    folder = str(file.parent)
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except SystolicError:
-        del sys.modules[name]
-        raise
-    except Exception as error:
-        del sys.modules[name]
-        raise InputError(f"importing {path} raised {_told(error, file)}") from error
-    return module
+def _parted(spec: str) -> tuple[str, str]:
+    """File and name; a file's name may hold colons too, but ends in ``.py``."""
+    path, dot, name = spec.rpartition(".py:")
+    if dot:
+        return path + ".py", name
+    path, _, name = spec.rpartition(":")
+    return (path, name) if path and not name.endswith(".py") else (spec.rstrip(":"), "")
 
 
-def _make(function: Any, spec: str, arguments: dict[str, Any], wanted: type) -> Any:
+def _make(function: Any, spec: str, arguments: dict[str, Any], wanted: type, module: types.ModuleType) -> Any:
     """Call the user's function, with a clear message for each way in which that goes wrong."""
     parameters = inspect.signature(function).parameters
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
@@ -170,71 +140,18 @@ def _make(function: Any, spec: str, arguments: dict[str, Any], wanted: type) -> 
         if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and name not in arguments
     ]
     if needed:
-        raise InputError(f"{spec} needs a value for {', '.join(needed)}; give --arg {needed[0]}=VALUE, or a default")
+        raise InputError(
+            f"{spec} needs a value for {', '.join(needed)}; give --arg {needed[0]}=VALUE, or a default. {names_in(module)}"
+        )
     try:
         made = function(**arguments)
     except SystolicError:
         raise
-    except Exception as error:
-        raise InputError(
-            f"{spec} raised {_told(error, pathlib.Path(inspect.getsourcefile(function) or ''))}"
-        ) from error
+    except (Exception, SystemExit) as error:
+        raise InputError(f"{spec} {told(error, inspect.getsourcefile(function) or '')}") from error
     if not isinstance(made, wanted):
-        raise InputError(f"{spec} returned {_a(made)}, wanted an Estimator")
+        raise InputError(f"{spec} returned {_a(made)}, wanted an Estimator. {names_in(module)}")
     return made
-
-
-def _attribute(module: types.ModuleType, name: str, what: str) -> Any:
-    if hasattr(module, name):
-        return getattr(module, name)
-    close = difflib.get_close_matches(name, _own_names(module), n=1)
-    nearest = f"; nearest: {close[0]}" if close else ""
-    raise InputError(f"{what}: {module.__file__} has no {name!r}{nearest}. It has {_candidates(module)}")
-
-
-def _candidates(module: types.ModuleType) -> str:
-    """Names worth trying: Estimators and functions that say they return one; where nothing says so, all functions."""
-    names = _own_names(module)
-    likely = [name for name in names if _makes_estimator(getattr(module, name))]
-    return ", ".join((likely or names)[:12]) or "no names of its own"
-
-
-def _makes_estimator(value: Any) -> bool:
-    if not isinstance(value, types.FunctionType):
-        return True
-    return "Estimator" in str(value.__annotations__.get("return", "")) and "EstimatorSpec" not in str(
-        value.__annotations__["return"]
-    )
-
-
-def _own_names(module: types.ModuleType) -> list[str]:
-    """Public functions that the file defines, and Estimators."""
-    from systolic.estimator import Estimator
-
-    def own(value: Any) -> bool:
-        if isinstance(value, Estimator):
-            return True
-        return isinstance(value, types.FunctionType) and value.__module__ == module.__name__
-
-    return [name for name, value in vars(module).items() if not name.startswith("_") and own(value)]
-
-
-def _same_file(module: types.ModuleType, file: pathlib.Path) -> bool:
-    seen = getattr(module, "__file__", None)
-    return seen is not None and pathlib.Path(seen).resolve() == file
-
-
-def _told(error: Exception, file: pathlib.Path) -> str:
-    """The error, and the line of the user's file where it came from."""
-    lines = [
-        frame.lineno
-        for frame in traceback.extract_tb(error.__traceback__)
-        if frame.lineno is not None and pathlib.Path(frame.filename) == file
-    ]
-    if isinstance(error, SyntaxError) and error.lineno is not None:
-        lines = [error.lineno]
-    where = f" at line {lines[-1]} of {file.name}" if lines else ""
-    return f"{type(error).__name__}{where}: {error} (--debug shows the traceback)"
 
 
 def _a(value: Any) -> str:

@@ -1,256 +1,100 @@
-"""The parser, and what becomes of errors: a message for a mistake, a traceback for a bug.
+"""What becomes of a command: its exit status, and a message for each way in which it can end early.
 
-Exit status: 0 done; 1 a check found something that does not compile or fit, or the doctor found a problem; 2 bad
-input, with its message on stderr; 130 interrupted.
+Exit status: 0 done; 1 a check found something that does not compile or fit, or the doctor found a problem; 2 bad input,
+with its message on stderr; 130 interrupted; 143 told to end. A bug of ours shows its traceback, and ends with 1.
 """
 
 from __future__ import annotations
 
-import argparse
+import contextlib
 import logging
-import os
-import sys
-from collections.abc import Callable, Sequence
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from types import FrameType
 
 from systolic._errors import SystolicError
-
-_DEPTHS = ("schedule", "fast", "full")
-_FILE = "a Python file and the name in it of an Estimator, or of a function that makes one"
+from systolic.cli._output import complain, discard_stdout, flush_stdout, open_streams
+from systolic.cli._parser import parser
+from systolic.cli._user_errors import is_users, users_part
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit status. ``arguments`` are those of the process by default."""
-    parser = _parser()
-    options = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.INFO if options.debug else logging.WARNING, format="note: %(message)s")
+    if not open_streams():
+        complain("systolic: error: stdout is closed; send it somewhere, as in > /dev/null")
+        return 2
     try:
-        return int(options.run(options) or 0)
+        options = parser().parse_args(arguments)
+    except SystemExit as ended:  # --help, --version, or a refusal that the parser has told
+        if not ended.code and (status := _end("systolic", 0)):
+            return status
+        raise
+    logging.basicConfig(level=logging.INFO if options.debug else logging.WARNING, format="note: %(message)s")
+    command = f"systolic {options.command}"
+    try:
+        with _told_to_end(options.command):
+            return _end(command, int(options.run(options) or 0))
     except SystolicError as error:
         if options.debug:
             raise
-        print(f"systolic {options.command}: error: {error}", file=sys.stderr)
-        return 2
+        return _refused(command, str(error), error)
+    except _ToldToEnd:
+        complain(f"{command}: told to end (SIGTERM)")
+        return 128 + signal.SIGTERM
     except KeyboardInterrupt:
         if options.debug:
             raise
-        print(f"systolic {options.command}: interrupted", file=sys.stderr)
-        return 130
-    except BrokenPipeError:
-        # Whoever read our output has gone, as `head` does. Point stdout elsewhere, so that its flush at exit is silent.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        complain(f"{command}: interrupted")
+        return 128 + signal.SIGINT
+    except BrokenPipeError:  # whoever read our output has gone, as `head` does
+        discard_stdout()
         return 0
+    except Exception as error:
+        if options.debug or not is_users(error):
+            raise
+        return _refused(command, f"{type(error).__name__}: {error}", error)
 
 
-def _parser() -> argparse.ArgumentParser:
-    from systolic import __version__
-
-    parser = argparse.ArgumentParser(
-        prog="systolic",
-        description="Programs compiled whole, with static shapes: check them against the real TPU compiler without a TPU; "
-        "train, evaluate, predict, export.",
-        epilog="FILE.py:NAME is an Estimator or a function that makes one. Its data come from train_input_fn, "
-        "eval_input_fn and predict_input_fn in the same file (NAME_train_input_fn and so on go first), or from --data.",
-    )
-    parser.add_argument("--version", action="version", version=f"systolic {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for add in (_add_check, _add_train, _add_evaluate, _add_predict, _add_export, _add_targets, _add_doctor):
-        command = add(commands)
-        command.add_argument("--debug", action="store_true", help="show tracebacks and informational messages")
-    return parser
+def _refused(command: str, message: str, error: BaseException) -> int:
+    complain(f"{command}: error: {message}")
+    if part := users_part(error):
+        complain(f"{part}\n(--debug shows the frames of libraries too)")
+    discard_stdout()
+    return 2
 
 
-def _add_check(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
-    command = _command(
-        commands, "check", "compile with the real TPU compiler, without a TPU: does it fit, or why not", _check
-    )
-    command.add_argument("file", metavar="FILE.py:NAME", help=_FILE)
-    command.add_argument(
-        "--target",
-        required=True,
-        metavar="NAME[,NAME…]",
-        help="what to compile for, as in v5e-8,v6e-4; see 'systolic targets'",
-    )
-    command.add_argument(
-        "--depth",
-        choices=_DEPTHS,
-        default="fast",
-        help="schedule: seconds, memory estimated; fast: a verdict; full: the effort of a real run (default: %(default)s)",
-    )
-    command.add_argument("--programs", metavar="NAME[,NAME…]", help="some of init,train,eval,predict (default: all)")
-    command.add_argument(
-        "--batch-size", type=_count, metavar="N", help="global batch size instead of the Estimator's own"
-    )
-    command.add_argument(
-        "--json", metavar="PATH", help="write the report as JSON; '-' for stdout, and nothing else there"
-    )
-    command.add_argument("--html", metavar="PATH", help="write the report as a page")
-    command.add_argument(
-        "--time-limit", type=_seconds, default=600.0, metavar="SECONDS", help="for each compile (default: %(default)g)"
-    )
-    command.add_argument(
-        "--jobs", type=_count, default=1, metavar="N", help="compiles at a time (default: %(default)s)"
-    )
-    command.add_argument("--no-cache", action="store_true", help="neither read nor write the cache of compiles")
-    _add_data(command, "training data; only the shapes of its first element matter")
-    _add_arguments(command)
-    return command
-
-
-def _add_train(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
-    command = _command(
-        commands, "train", "train, from the latest checkpoint if there is one; evaluate now and then", _train
-    )
-    command.add_argument("file", metavar="FILE.py:NAME", help=_FILE)
-    length = command.add_mutually_exclusive_group()
-    length.add_argument("--steps", type=_count, metavar="N", help="how many more steps")
-    length.add_argument("--max-steps", type=_count, metavar="N", help="up to this step in all")
-    length.add_argument("--epochs", type=_count, metavar="N", help="passes over the data (default: one)")
-    command.add_argument("--eval-every", type=_count, metavar="STEPS", help="evaluate that often, and at the end")
-    command.add_argument("--eval-steps", type=_count, metavar="N", help="batches of an evaluation (default: all)")
-    _add_data(command, "training data")
-    command.add_argument("--eval-data", metavar="[FILE.py:]NAME", help="evaluation data (default: eval_input_fn)")
-    _add_run(command)
-    return command
-
-
-def _add_evaluate(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
-    command = _command(commands, "evaluate", "exact metrics of the latest checkpoint", _evaluate)
-    command.add_argument("file", metavar="FILE.py:NAME", help=_FILE)
-    command.add_argument("--steps", type=_count, metavar="N", help="the first N batches (default: all)")
-    command.add_argument("--json", action="store_true", help="print one JSON object")
-    _add_data(command, "evaluation data")
-    _add_run(command)
-    return command
-
-
-def _add_predict(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
-    command = _command(commands, "predict", "predictions of the latest checkpoint, one JSON object a line", _predict)
-    command.add_argument("file", metavar="FILE.py:NAME", help=_FILE)
-    command.add_argument("--output", metavar="PATH", help="where to write them (default: stdout)")
-    command.add_argument("--limit", type=_count, metavar="N", help="stop after N rows")
-    _add_data(command, "data (default: predict_input_fn, else eval_input_fn)")
-    _add_run(command)
-    return command
-
-
-def _add_export(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
-    command = _command(
-        commands, "export", "write weights and StableHLO of the latest checkpoint; sl.load reads them", _export
-    )
-    command.add_argument("file", metavar="FILE.py:NAME", help=_FILE)
-    command.add_argument("directory", metavar="DIRECTORY", help="folder to write")
-    command.add_argument("--batch-sizes", metavar="N[,N…]", help="of prediction (default: the Estimator's)")
-    command.add_argument("--platforms", default="cpu,tpu", help="some of cpu,tpu,cuda,rocm (default: %(default)s)")
-    _add_run(command)
-    return command
-
-
-def _add_targets(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
-    command = _command(commands, "targets", "the targets there are, and what a device of each can do", _targets)
-    command.add_argument("name", nargs="?", metavar="NAME", help="one target or generation, in detail")
-    command.add_argument("--json", action="store_true", help="print JSON")
-    return command
-
-
-def _add_doctor(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
-    command = _command(
-        commands, "doctor", "versions, devices, cache, compiler and known conflicts of this machine", _doctor
-    )
-    command.add_argument("--json", action="store_true", help="print JSON")
-    command.add_argument("--no-compile", action="store_true", help="do not try the TPU compiler (saves seconds)")
-    return command
-
-
-def _command(
-    commands: argparse._SubParsersAction, name: str, about: str, run: Callable[[argparse.Namespace], int | None]
-) -> argparse.ArgumentParser:
-    command = commands.add_parser(name, help=about, description=about[0].upper() + about[1:] + ".")
-    command.set_defaults(run=run)
-    return command
-
-
-def _add_data(command: argparse.ArgumentParser, about: str) -> None:
-    command.add_argument("--data", metavar="[FILE.py:]NAME", help=f"input function for the {about}")
-
-
-def _add_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--arg",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="argument of the function that makes the Estimator, as in --arg width=128; may be repeated",
-    )
-
-
-def _add_run(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--model-dir", metavar="FOLDER", help="short for --arg model_dir=FOLDER")
-    command.add_argument(
-        "--target", metavar="NAME", help="where it runs: cpu, cpu:8, gpu, tpu; short for --arg target=NAME"
-    )
-    _add_arguments(command)
-
-
-def _count(text: str) -> int:
+def _end(command: str, status: int) -> int:
+    """``status``, unless what was printed cannot be written, which often shows in the last flush only."""
     try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"saw {text!r}, wanted a whole number of at least 1")
-    return value
+        flush_stdout()
+    except BrokenPipeError:
+        discard_stdout()
+    except SystolicError as error:
+        discard_stdout()
+        complain(f"{command}: error: {error}")
+        return 2
+    return status
 
 
-def _seconds(text: str) -> float:
+class _ToldToEnd(BaseException):
+    """SIGTERM: everything unwinds as for Ctrl-C, so that nothing is left behind."""
+
+
+@contextlib.contextmanager
+def _told_to_end(command: str) -> Iterator[None]:
+    """SIGTERM unwinds the body; training has its own answer to it (save, then stop), and keeps it."""
+    if command == "train" or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def unwind(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, former)  # a second one does not wait for what unwinds
+        raise _ToldToEnd
+
+    former = signal.getsignal(signal.SIGTERM)
+    signal.signal(signal.SIGTERM, unwind)
     try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"saw {text!r}, wanted seconds above 0")
-    return value
-
-
-# Commands are imported when they run, so that --help and --version cost nothing.
-
-
-def _check(options: argparse.Namespace) -> int:
-    from systolic.cli._check import check
-
-    return check(options)
-
-
-def _train(options: argparse.Namespace) -> int:
-    from systolic.cli._run import train
-
-    return train(options)
-
-
-def _evaluate(options: argparse.Namespace) -> int:
-    from systolic.cli._run import evaluate
-
-    return evaluate(options)
-
-
-def _predict(options: argparse.Namespace) -> int:
-    from systolic.cli._run import predict
-
-    return predict(options)
-
-
-def _export(options: argparse.Namespace) -> int:
-    from systolic.cli._run import export
-
-    return export(options)
-
-
-def _targets(options: argparse.Namespace) -> int:
-    from systolic.cli._targets import targets
-
-    return targets(options)
-
-
-def _doctor(options: argparse.Namespace) -> int:
-    from systolic.cli._doctor import doctor
-
-    return doctor(options)
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, former)

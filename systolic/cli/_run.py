@@ -6,13 +6,13 @@ import argparse
 import contextlib
 import itertools
 import json
-import sys
+import pathlib
 from collections.abc import Iterator
-from typing import TextIO
 
 from systolic._errors import InputError
 from systolic.cli._locate import Located, locate, parse_arguments
-from systolic.cli._output import console, plain, unwritable
+from systolic.cli._output import Stream, check_writable, console, emit, stdout, unwritable
+from systolic.cli._plain import plain
 
 
 def train(options: argparse.Namespace) -> int:
@@ -50,7 +50,7 @@ def evaluate(options: argparse.Namespace) -> int:
     metrics = located.estimator.evaluate(located.input_fn("eval", options.data), steps=options.steps)
     step = located.estimator.step
     if options.json:
-        print(json.dumps({"step": step, "metrics": plain(metrics)}))
+        emit(json.dumps({"step": step, "metrics": plain(metrics)}))
         return 0
     from rich.table import Table
 
@@ -63,12 +63,14 @@ def evaluate(options: argparse.Namespace) -> int:
 
 def predict(options: argparse.Namespace) -> int:
     """Write one JSON object a line, as the rows are computed."""
+    if options.output not in (None, "-"):
+        check_writable("--output", options.output)
     located = _locate(options)
     input_fn = located.input_fn("predict", options.data)
     rows = located.estimator.predict(input_fn)
     with contextlib.closing(rows), _writer(options.output) as file:
         for row in itertools.islice(rows, options.limit):
-            print(json.dumps(plain(row), allow_nan=False), file=file)
+            file.write(json.dumps(plain(row), allow_nan=False) + "\n")
     return 0
 
 
@@ -92,15 +94,20 @@ def _locate(options: argparse.Namespace) -> Located:
 
 
 @contextlib.contextmanager
-def _writer(path: str | None) -> Iterator[TextIO]:
-    if path in (None, "-"):
-        yield sys.stdout
-        sys.stdout.flush()  # a closed pipe shows here, where it is handled, not at exit
+def _writer(path: str | None) -> Iterator[Stream]:
+    if path is None or path == "-":
+        out = stdout()
+        yield out
+        out.flush()  # a closed pipe shows here, where it is handled, not at exit
         return
-    assert path is not None
     try:
-        file = open(path, "w", encoding="utf-8")  # noqa: SIM115  (closed below; errors of the body are not ours)
+        file = open(pathlib.Path(path).expanduser(), "w", encoding="utf-8")  # noqa: SIM115  (closed below)
     except OSError as error:
         raise unwritable("--output", path, error) from error
-    with file:
-        yield file
+    out = Stream("--output", path, file)
+    try:
+        yield out
+        out.flush()
+    finally:
+        with contextlib.suppress(OSError):  # told by the flush
+            file.close()

@@ -7,7 +7,7 @@ import dataclasses
 import json
 from typing import Any
 
-from systolic.cli._output import console
+from systolic.cli._output import console, emit
 from systolic.target import HARDWARE, Hardware, Target, known_targets
 
 
@@ -24,7 +24,7 @@ def targets(options: argparse.Namespace) -> int:
         names = ("name", "platform", "attached", "num_devices", "num_chips", "num_hosts", "num_slices", "topology")
         hardware, facts = target.hardware, {name: getattr(target, name) for name in names}
     if options.json:
-        print(json.dumps(facts | {"hardware": _fields(hardware)}, indent=2))
+        emit(json.dumps(facts | {"hardware": _fields(hardware)}, indent=2))
         return 0
     from rich.table import Table
 
@@ -40,7 +40,7 @@ def targets(options: argparse.Namespace) -> int:
 def _all(as_json: bool) -> int:
     if as_json:
         listed = {name: {"sizes": list(known_targets(name)), "hardware": _fields(h)} for name, h in HARDWARE.items()}
-        print(json.dumps(listed, indent=2))
+        emit(json.dumps(listed, indent=2))
         return 0
     from rich.table import Table
 

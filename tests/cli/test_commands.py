@@ -12,7 +12,7 @@ from cli_cases import write_model
 
 import systolic as sl
 from systolic.cli import main
-from systolic.cli._output import plain
+from systolic.cli._plain import plain
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +89,8 @@ def test_export_can_be_loaded(folder):
         (["train", "line_model.py:line", "--eval-data", "x"], "--eval-data: wanted together with --eval-every"),
         (["train", "line_model.py:line", "--target", "v5e-8"], "described, not attached"),
         (
-            ["predict", "line_model.py:line", "--model-dir", "run", "--output", "no/such/rows"],
-            "cannot write no/such/rows",
+            ["predict", "line_model.py:line", "--model-dir", "run", "--output", "line_model.py/rows"],
+            "--output: cannot write line_model.py/rows",
         ),
         (["export", "line_model.py:line", "x", "--batch-sizes", "1,b"], "--batch-sizes: saw '1,b'"),
     ],

@@ -62,11 +62,19 @@ def test_a_file_whose_name_is_taken_is_imported_beside_it(tmp_path):
     ("name", "message"),
     [
         ("lime", "has no 'lime'; nearest: line"),
-        ("number", "is a value of type int, wanted an Estimator or a function that makes one: line, made"),
+        ("number", "is a value of type int, wanted an Estimator or a function that makes one. It has"),
         ("not_one", "returned a value of type int, wanted an Estimator"),
         ("needy", "needs a value for width; give --arg width=VALUE"),
         ("broken", "raised KeyError at line 40 of line_model.py: 'colour'"),
-        ("", "without a name; wanted one of its own: line, made"),
+        (
+            "",
+            "without a name, wanted one of an Estimator. It has\n  Estimators: made\n  functions that make one: line\n",
+        ),
+        ("lime", "\n  input functions: train_input_fn, eval_input_fn, wider_train_input_fn\n  other functions: "),
+        ("lime", "model_fn(model, features, labels, mode), seven_rows, not_one, needy(width), broken"),
+        ("needy", "give --arg width=VALUE, or a default. It has\n  Estimators: made"),
+        ("line,made", "saw the name 'line,made', wanted one name"),
+        ("line:made", "saw the name 'line:made', wanted one name"),
     ],
 )
 def test_a_bad_name_is_explained(model, name, message):
