@@ -13,7 +13,18 @@ import systolic
 
 ROOT = pathlib.Path(systolic.__file__).parent
 
-GROUND = {"_errors", "_log", "_ranges", "_private_jax", "_page", "_format", "_svg", "_plots", "_page_style"}
+GROUND = {
+    "_errors",
+    "_arguments",
+    "_log",
+    "_ranges",
+    "_private_jax",
+    "_page",
+    "_format",
+    "_svg",
+    "_plots",
+    "_page_style",
+}
 """Modules without a package; any may be imported by all. The last four are parts of ``_page``."""
 
 FLOORS = (

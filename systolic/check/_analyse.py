@@ -10,9 +10,10 @@ from systolic.check._flops import Flops, count_flops
 from systolic.check._hlo import parse
 from systolic.check._liveness import walk
 from systolic.check._memory import MemoryReport, memory_report
+from systolic.check._occupants import argument_totals, kept_totals
 from systolic.check._result import ProgramCheck, StepBound, Verdict
 from systolic.program import CompileOptions, CompilerCrash, Description, Program, ProgramTooLargeError
-from systolic.target import Hardware, Target
+from systolic.target import HARDWARE, Hardware, Target
 
 
 def analyse(program: Program, target: Target, options: CompileOptions) -> ProgramCheck:
@@ -60,7 +61,7 @@ def _attempt(blank: ProgramCheck, program: Program, target: Target, options: Com
     return dataclasses.replace(
         blank,
         verdict=Verdict.FITS if fits else Verdict.TOO_LARGE,
-        reason="" if fits else _overflow(program.name, target.name, memory.needed, memory.capacity),
+        reason="" if fits else _overflow(blank, memory.needed, memory),
         cache=compiled.cache,
         memory=memory,
         flops=flops,
@@ -94,7 +95,7 @@ def _too_large(blank: ProgramCheck, error: ProgramTooLargeError, target: Target)
         flops=flops,
         bound=_bound(flops, memory, target.hardware),
         needed=error.needed_bytes or memory.needed,
-        reason=_overflow(blank.program, blank.target, error.needed_bytes or memory.needed, blank.capacity),
+        reason=_overflow(blank, error.needed_bytes or memory.needed, memory),
         notes=error.schedule.notes + _notes(flops),
     )
 
@@ -143,11 +144,21 @@ def _notes(flops: Flops) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _overflow(program: str, target: str, needed: int, capacity: int | None) -> str:
+def _overflow(blank: ProgramCheck, needed: int, memory: MemoryReport) -> str:
     gib = 1 << 30
+    asked = f"{blank.program} does not fit {blank.target}: it needs {needed / gib:.2f} GiB per device"
+    capacity = blank.capacity
     if capacity is None:
-        return f"{program} does not fit {target}: it needs {needed / gib:.2f} GiB per device"
-    return (
-        f"{program} does not fit {target}: it needs {needed / gib:.2f} GiB per device, "
-        f"{(needed - capacity) / gib:.2f} GiB more than the {capacity / gib:.2f} GiB that a device has"
-    )
+        return asked
+    text = f"{asked}, {(needed - capacity) / gib:.2f} GiB more than the {capacity / gib:.2f} GiB that a device has"
+    kept = kept_totals(memory) or argument_totals(memory)
+    if sum(kept.values()) <= capacity:
+        return text
+    listed = ", ".join(f"{part} {total / gib:.2f} GiB" for part, total in kept.items() if total > 0.01 * capacity)
+    larger = [name for name, chip in HARDWARE.items() if chip.hbm_bytes >= needed]
+    advice = [f"a device with more memory ({', '.join(larger)})"] if larger else []
+    if "state/opt_state" in kept:
+        advice = ["an optimizer that keeps less (SGD, Adafactor)", "parameters of fewer bytes", *advice]
+    whatever = ", whatever the batch size" if kept_totals(memory) else ""
+    remedy = f": use {' or '.join(advice)}" if advice else ""
+    return f"{text}. What it is given ({listed}) is too much by itself{whatever}{remedy}"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from systolic._arguments import whole
 from systolic._errors import InputError
 from systolic.check._analyse import analyse
 from systolic.check._fit import BatchSearch, largest_batch
@@ -40,8 +41,7 @@ class CheckOptions:
     )
 
     def __post_init__(self) -> None:
-        if self.jobs < 1:
-            raise InputError(f"CheckOptions(jobs): saw {self.jobs}, wanted at least 1")
+        whole("CheckOptions(jobs)", self.jobs)
         self.compile_options()
 
     def compile_options(self, on_progress: Callable[[float, str], None] | None = None) -> CompileOptions:
@@ -80,11 +80,11 @@ def check_programs(
         InputError: nothing to check.
     """
     options = options or CheckOptions()
-    wanted = [Target(t) for t in ([targets] if isinstance(targets, str | Target) else targets)]
-    if not programs or not wanted:
-        raise InputError(
-            f"check_programs: saw {len(programs)} programs and {len(wanted)} targets, wanted at least one of each"
-        )
+    wanted = _targets(targets)
+    if not isinstance(options, CheckOptions):
+        raise InputError(f"check(options): saw {options!r}, wanted systolic.check.CheckOptions(...)")
+    if not programs:
+        raise InputError("check(programs): saw none, wanted at least one")
     stop = threading.Event()
 
     def run(job: tuple[str, Target]) -> ProgramCheck:
@@ -105,6 +105,18 @@ def check_programs(
         except BaseException:
             stop.set()  # the other compiles end at their next report
             raise
+
+
+def _targets(targets: object) -> list[Target]:
+    """One or several, each once: two names of one target are one."""
+    if isinstance(targets, str | Target):
+        targets = [targets]
+    if not isinstance(targets, Iterable) or not (listed := list(targets)):
+        raise InputError(f"check(target): saw {targets!r}, wanted one or more targets, such as 'v5e-8'")
+    found: dict[str, Target] = {}
+    for target in map(Target, listed):
+        found.setdefault(target.name, target)
+    return list(found.values())
 
 
 def check(

@@ -11,8 +11,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from systolic._errors import InputError
+from systolic._arguments import whole
 from systolic.check._analyse import analyse
+from systolic.check._occupants import kept_totals
 from systolic.check._result import Fit, ProgramCheck, Trial, Verdict
 from systolic.program import CompileOptions, Program
 from systolic.target import Target
@@ -29,7 +30,7 @@ class BatchSearch:
         trials: how many schedules are compiled at most.
 
     Raises:
-        InputError: a size that is not positive.
+        InputError: a number that is not a whole one of at least 1.
     """
 
     program_at: Callable[[int], Program]
@@ -40,8 +41,8 @@ class BatchSearch:
     def __post_init__(self) -> None:
         for name in ("batch_size", "multiple", "trials"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InputError(f"BatchSearch({name}): saw {value}, wanted at least 1")
+            if value is not None or name != "multiple":
+                whole(f"BatchSearch({name})", value)
 
 
 def largest_batch(search: BatchSearch, target: Target, options: CompileOptions, failed: ProgramCheck) -> Fit:
@@ -59,8 +60,10 @@ def largest_batch(search: BatchSearch, target: Target, options: CompileOptions, 
     fits, too_large = 0, -(-search.batch_size // multiple)  # in multiples; 0 stands for "none"
     below = failed.memory.arguments if failed.memory else 0
     above = failed.needed
+    kept = sum(kept_totals(failed.memory).values()) if failed.memory else 0
+    hopeless = failed.capacity is not None and kept > failed.capacity  # so the least size is to show it
     while too_large - fits > 1 and len(trials) < search.trials:
-        guess = _between(fits, too_large, below, above, failed.capacity)
+        guess = 1 if hopeless and not trials else _between(fits, too_large, below, above, failed.capacity)
         trial = _try(search, guess * multiple, target, schedule)
         trials.append(trial)
         if trial.unknown:

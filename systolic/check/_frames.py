@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pathlib
 import re
 from collections.abc import Iterator, Mapping
 
-_OWN = re.compile(r"/systolic/(program|estimator|check|data)/")
-_LIBRARY = re.compile(rf"/site-packages/|/dist-packages/|{_OWN.pattern}|/lib/python3|^<")
+_OWN = re.compile(rf"^{re.escape(str(pathlib.Path(__file__).parents[1]))}/|/bin/systolic$|^<")
+_LIBRARY = re.compile(rf"/site-packages/|/dist-packages/|{_OWN.pattern}|/lib/python3")
 
 
 class Frames:
@@ -25,10 +26,11 @@ class Frames:
     def source(self, frame: int) -> str:
         """``file:line`` of the innermost frame outside libraries; a library's where there is none; empty where all is ours."""
         if frame not in self._sources:
-            places = [f"{file}:{line}" for file, line in self.stack(frame)]
-            user = (place for place in places if not _LIBRARY.search(place))
-            foreign = (place for place in places if not _OWN.search(place))
-            self._sources[frame] = next(user, next(foreign, ""))
+            places = list(self.stack(frame))
+            user = (place for place in places if not _LIBRARY.search(place[0]))
+            foreign = (place for place in places if not _OWN.search(place[0]))
+            found = next(user, next(foreign, None))
+            self._sources[frame] = f"{found[0]}:{found[1]}" if found else ""
         return self._sources[frame]
 
     def stack(self, frame: int) -> Iterator[tuple[str, int]]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from systolic._page import Page, area_plot, bar_plot, format_value
-from systolic.check._report import count, fit_text, share, size
+from systolic.check._occupants import argument_totals, occupants
+from systolic.check._report import count, fit_text, share, size, times
 from systolic.check._result import ProgramCheck, Verdict
 
 if TYPE_CHECKING:
@@ -79,7 +80,10 @@ def _chapter(out: Page, result: ProgramCheck) -> None:
         ]
         out.add_table(("batch size", "needed per device", "", "depth"), rows, "rr")
     cached = ", from the cache" if result.cache == "hit" else ""
-    out.add_text(f"{result.devices} devices; depth {result.depth}, {result.seconds:.1f} s{cached}.", "muted")
+    out.add_text(
+        f"{result.devices} device{'s' * (result.devices > 1)}; depth {result.depth}, {result.seconds:.1f} s{cached}.",
+        "muted",
+    )
     if result.memory is not None:
         _memory(out, result)
     if result.flops is not None:
@@ -111,33 +115,13 @@ def _memory(out: Page, result: ProgramCheck) -> None:
                 limit=limit,
             )
         )
-    if memory.at_peak:
+    if largest := occupants(memory):
         out.add_heading("Largest buffers at the peak", 3)
-        rows = [
-            (
-                size(b.padded_bytes),
-                size(b.padded_bytes - b.unpadded_bytes),
-                b.shape,
-                b.op_name or b.name,
-                b.source,
-                b.kind,
-            )
-            for b in memory.at_peak[:_ROWS]
-        ]
-        out.add_table(("size", "padding", "shape", "operation", "source", "kind"), rows, "rr")
-    if memory.inputs:
-        out.add_heading("Largest arguments", 3)
-        rows = [
-            (
-                size(a.padded_bytes),
-                size(a.padded_bytes - a.unpadded_bytes),
-                a.shape,
-                a.path,
-                "donated" if a.donated else "",
-            )
-            for a in memory.inputs[:_ROWS]
-        ]
-        out.add_table(("size", "padding", "shape", "argument", ""), rows, "rr")
+        rows = [(times(g), size(g.waste), g.kind, g.shape, g.name, g.source) for g in largest[:_ROWS]]
+        out.add_table(("size", "padding", "kind", "shape", "argument or operation", "source"), rows, "rr")
+    if totals := argument_totals(memory):
+        out.add_heading("Arguments by part", 3)
+        out.add_table(("size", "part"), [(size(total), part) for part, total in list(totals.items())[:_ROWS]], "r")
     if memory.padding:
         out.add_heading("Tile padding", 3)
         rows = [(size(p.waste), f"{p.factor:.2f}×", p.shape, p.name, p.source) for p in memory.padding[:_ROWS]]

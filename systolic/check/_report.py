@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from systolic._page import format_value
-from systolic.check._liveness import LiveBuffer
+from systolic.check._occupants import Occupant, argument_totals, occupants
 from systolic.check._result import ProgramCheck, Verdict
 
 SCHEMA = 1  # of ``to_json``: raised when a field changes its meaning or goes
@@ -118,8 +118,10 @@ def fit_text(result: ProgramCheck) -> str:
             f"{found}{how}, one of {fit.too_large} does not, and what lies between is open: the search stopped at "
             f"{fit.trials[-1].batch_size}, which could not be checked (asked: {fit.asked}): {fit.unknown}"
         )
+    if fit.largest is None and not fit.open:
+        return f"no batch size fits, not even {fit.multiple} (asked: {fit.asked})"
     if fit.largest is None:
-        return f"no batch size down to {fit.multiple} was found to fit (asked: {fit.asked})"
+        return f"no batch size was found to fit; {fit.too_large} does not, and what lies below was not tried (asked: {fit.asked})"
     return (
         f"a batch of {fit.largest} fits, one of {fit.too_large} does not, and what lies between was not tried "
         f"(asked: {fit.asked}; multiples of {fit.multiple})"
@@ -132,10 +134,15 @@ def details(result: ProgramCheck) -> list[str]:
     memory = result.memory
     if memory is not None:
         word = "estimated from the schedule" if memory.estimated else "allocated by the compiler"
+        if memory.estimated and result.needed not in (None, memory.needed):
+            word += f"; the compiler's own sum is {size(result.needed)}"
         lines.append(
             f"  arguments {size(memory.arguments)}, outputs {size(memory.outputs)} ({size(memory.aliased)} in donated "
             f"buffers), temporaries {size(memory.temporaries)}, code {size(memory.code)}; peak {size(memory.peak)} ({word})"
         )
+        if len(totals := argument_totals(memory)) > 1:
+            listed = [f"{part} {size(total)}" for part, total in list(totals.items())[:6]]
+            lines.append(f"  arguments by part: {', '.join(listed)}{' and more' if len(totals) > 6 else ''}")
         if memory.padding:
             waste, worst = sum(row.waste for row in memory.padding), memory.padding[0]
             lines.append(f"  tile padding {size(waste)}, most in {worst.name} {worst.shape}: {size(worst.waste)}")
@@ -150,7 +157,9 @@ def details(result: ProgramCheck) -> list[str]:
 
 def _lines(result: ProgramCheck) -> list[str]:
     took = f"{result.depth}, {result.seconds:.1f} s" + (f", cache {result.cache}" if result.cache else "")
-    lines = [f"{result.program} on {result.target} ({result.devices} devices): {result.verdict}  [{took}]"]
+    lines = [
+        f"{result.program} on {result.target} ({result.devices} device{'s' * (result.devices > 1)}): {result.verdict}  [{took}]"
+    ]
     if result.reason:
         lines.append(f"  {result.reason}")
     if result.fit is not None:
@@ -161,12 +170,17 @@ def _lines(result: ProgramCheck) -> list[str]:
     lines += details(result)
     if result.verdict is Verdict.TOO_LARGE and result.memory is not None:
         lines.append("  largest buffers at the peak:")
-        lines += [f"    {_buffer(buffer)}" for buffer in result.memory.at_peak[:8]]
+        lines += [f"    {_row(group)}" for group in occupants(result.memory)[:8]]
     return lines
 
 
-def _buffer(buffer: LiveBuffer) -> str:
-    return f"{size(buffer.padded_bytes):>10}  {buffer.shape}  {buffer.op_name or buffer.name}  {buffer.source}".rstrip()
+def times(group: Occupant) -> str:
+    """``8 × 1.00 GiB``, or the size alone."""
+    return size(group.padded_bytes) if group.count == 1 else f"{group.count} × {size(group.padded_bytes / group.count)}"
+
+
+def _row(group: Occupant) -> str:
+    return f"{times(group):>14}  {group.kind:9}  {group.shape}  {group.name}  {group.source}".rstrip()
 
 
 def _plain(result: ProgramCheck) -> dict[str, Any]:
@@ -174,6 +188,8 @@ def _plain(result: ProgramCheck) -> dict[str, Any]:
     if result.memory is not None:
         memory = out["memory"]
         memory["needed"] = result.memory.needed
+        memory["argument_totals"] = argument_totals(result.memory)
+        memory["largest"] = [dataclasses.asdict(group) for group in occupants(result.memory)[:50]]
         for name, most in (("at_peak", 50), ("inputs", 200), ("padding", 50)):
             memory[name] = memory[name][:most]
         memory["timeline"] = _thin(result.memory.timeline, 500)

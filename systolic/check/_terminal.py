@@ -53,24 +53,15 @@ def renderable(report: CheckReport) -> Any:
 def _buffers(result: ProgramCheck) -> Any:
     from rich.table import Table
 
-    from systolic.check._report import size
+    from systolic.check._occupants import occupants
+    from systolic.check._report import size, times
 
     table = Table(title="largest buffers at the peak", title_justify="left", box=None, pad_edge=False)
-    for name, justify in (
-        ("size", "right"),
-        ("padding", "right"),
-        ("shape", "left"),
-        ("operation", "left"),
-        ("source", "left"),
-    ):
-        table.add_column(name, justify=justify)
-    for buffer in result.memory.at_peak[:8]:
-        waste = buffer.padded_bytes - buffer.unpadded_bytes
-        table.add_row(
-            size(buffer.padded_bytes),
-            size(waste) if waste else "",
-            buffer.shape,
-            buffer.op_name or buffer.name,
-            buffer.source,
-        )
+    for name, justify in (("size", "right"), ("padding", "right"), ("kind", "left"), ("shape", "left")):
+        table.add_column(name, justify=justify, no_wrap=True)
+    for name in ("argument or operation", "source"):
+        table.add_column(name, overflow="fold")
+    for group in occupants(result.memory)[:8]:
+        waste = size(group.waste) if group.waste else ""
+        table.add_row(times(group), waste, group.kind, group.shape, group.name, group.source)
     return table

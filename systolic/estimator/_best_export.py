@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from systolic.estimator._arguments import folder
+from systolic._arguments import folder
 from systolic.estimator._hooks import Best, Direction, Hook
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from systolic._arguments import whole
 from systolic._errors import InputError
 from systolic.check import BatchSearch, CheckOptions, CheckReport, check_programs
 from systolic.data import Batches
@@ -31,9 +32,12 @@ def check(
             (``init`` runs once, and what it needs is less than what training needs).
         batch_size: global batch size to check instead of the Estimator's own three.
     """
-    programs = PROGRAMS[1:] if programs is None else tuple(programs)
-    if unknown := [name for name in programs if name not in PROGRAMS]:
-        raise InputError(f"check(programs): saw {unknown[0]!r}, wanted some of {', '.join(PROGRAMS)}")
+    programs = PROGRAMS[1:] if programs is None else (programs,) if isinstance(programs, str) else tuple(programs)
+    if batch_size is not None:
+        whole("check(batch_size)", batch_size)
+    if not programs or (unknown := [name for name in programs if name not in PROGRAMS]):
+        seen = repr(unknown[0]) if programs else "none"
+        raise InputError(f"check(programs): saw {seen}, wanted some of {', '.join(PROGRAMS)}")
     spec = engine.spec
     if spec is None:
         size = engine.batch_sizes[Mode.TRAIN]

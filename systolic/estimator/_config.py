@@ -6,8 +6,8 @@ import dataclasses
 import math
 import os
 
+from systolic._arguments import flag, folder, number, one_of, whole
 from systolic._errors import InputError
-from systolic.estimator._arguments import flag, folder, number, one_of, whole
 from systolic.target import Target
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import optax
 
+from systolic._arguments import number, whole
 from systolic._errors import InputError
-from systolic.estimator._arguments import number, whole
 from systolic.estimator._config import RunConfig
 from systolic.estimator._hooks import Hook
 from systolic.estimator._mode import Mode

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import optax
 
+from systolic._arguments import flag, folder, whole
 from systolic._errors import InputError, TargetError
 from systolic.estimator import _evaluate, _predict
-from systolic.estimator._arguments import flag, folder, whole
 from systolic.estimator._config import RunConfig
 from systolic.estimator._definition import Definition
 from systolic.estimator._engine import Engine

@@ -23,9 +23,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from systolic._arguments import one_of, whole
 from systolic._errors import CompileError, InputError
 from systolic.data import ElementSpec
-from systolic.estimator._arguments import one_of, whole
 from systolic.estimator._engine import Engine
 from systolic.estimator._folder import unwritable
 from systolic.estimator._mode import Mode

@@ -15,11 +15,11 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+from systolic._arguments import folder
 from systolic._errors import CheckpointError, InputError
 from systolic._log import Notices
 from systolic.data import Batches, ElementSpec
 from systolic.estimator import _metrics
-from systolic.estimator._arguments import folder
 from systolic.estimator._dispatch import batch_tree
 from systolic.estimator._evaluate import refuse_scalar_loss
 from systolic.estimator._export import DESCRIPTION, FORMAT, WEIGHTS

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import numbers
+import math
 from collections.abc import Callable
 from typing import Literal, get_args
 
+from systolic._arguments import flag, number, one_of
 from systolic._errors import InputError
 
 Depth = Literal["schedule", "fast", "full"]
@@ -36,23 +37,12 @@ class CompileOptions:
     on_progress: Callable[[float, str], None] | None = dataclasses.field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.depth not in get_args(Depth):
-            raise InputError(
-                f"CompileOptions(depth): saw {self.depth!r}, wanted one of {', '.join(map(repr, get_args(Depth)))}"
-            )
-        if (
-            isinstance(self.time_limit, bool)
-            or not isinstance(self.time_limit, numbers.Real)
-            or not self.time_limit > 0
-        ):
-            raise InputError(f"CompileOptions(time_limit): saw {self.time_limit!r}, wanted seconds above 0")
-        limit = self.memory_limit
-        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, numbers.Real) or not limit > 0):
-            raise InputError(
-                f"CompileOptions(memory_limit): saw {limit!r}, wanted bytes above 0, or None for 80 % of free memory"
-            )
-        if not isinstance(self.cache, bool):
-            raise InputError(f"CompileOptions(cache): saw {self.cache!r}, wanted True or False")
+        one_of("CompileOptions(depth)", self.depth, get_args(Depth))
+        number("CompileOptions(time_limit)", self.time_limit, 0, math.inf, "seconds above 0")
+        if self.memory_limit is not None:
+            wanted = "bytes above 0, or None for 80 % of free memory"
+            number("CompileOptions(memory_limit)", self.memory_limit, 0, math.inf, wanted)
+        flag("CompileOptions(cache)", self.cache)
         if self.on_progress is not None and not callable(self.on_progress):
             raise InputError(
                 f"CompileOptions(on_progress): saw {self.on_progress!r}, wanted a function of (seconds, stage), or None"

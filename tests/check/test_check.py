@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import re
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,9 @@ from jax.sharding import PartitionSpec as P
 
 from systolic._errors import InputError, TargetError
 from systolic.check import BatchSearch, CheckOptions, CheckReport, ProgramCheck, Verdict, check, check_programs
+from systolic.check._liveness import LiveBuffer
+from systolic.check._memory import ArgumentMemory, MemoryReport
+from systolic.check._occupants import argument_totals, occupants
 from systolic.program import CompilerCrash, Program
 from systolic.target import libtpu_version
 
@@ -120,6 +124,75 @@ def test_a_program_that_does_not_fit_says_by_how_much_where_and_what_would():
     assert f"largest batch that fits: {found.fit.largest}" in text
 
 
+@needs_libtpu
+def test_what_is_kept_and_is_too_much_by_itself_is_told_with_what_to_do():
+    def at(batch):
+        def train(state, batch):
+            def loss(w):
+                return jnp.sum((batch["x"] @ w[0] @ w[1]) ** 2)
+
+            grads = jax.grad(loss)(state["params"])
+            trace = jax.tree.map(lambda t, g: 0.9 * t + g, state["opt_state"], grads)
+            return {"params": jax.tree.map(lambda w, t: w - t, state["params"], trace), "opt_state": trace}
+
+        weights = [shape(32768, 32768), shape(32768, 32768)]  # 4 GiB each
+        state = {"params": weights, "opt_state": weights}
+        specs = (P(), P("data"))
+        return Program(train, state, {"x": shape(batch, 32768)}, name="train", donate=(0,), in_specs=specs)
+
+    report = check_programs({"train": at(64)}, "v5e-1", CheckOptions(), batches={"train": BatchSearch(at, 64)})
+    (found,) = report.results
+    assert found.verdict is Verdict.TOO_LARGE
+    assert (
+        "(state/params 8.00 GiB, state/opt_state 8.00 GiB) is too much by itself, whatever the batch size"
+        in found.reason
+    )
+    assert "an optimizer that keeps less" in found.reason
+    assert "a device with more memory (v4, v5p, v6e, tpu7x)" in found.reason
+    assert [trial.batch_size for trial in found.fit.trials] == [1]
+    text = str(report)
+    assert "no batch size fits, not even 1 (asked: 64)" in text
+    assert "2 × 4.00 GiB  argument   f32[32768,32768]  state/params/*" in text
+    page = report.html()
+    assert "state/opt_state/*" in page
+    assert "Arguments by part" in page
+
+
+def test_buffers_that_are_alike_are_told_together():
+    def argument(path, size):
+        return ArgumentMemory(path, f"f32[{size}]", 4 * size, 4 * size, True)
+
+    def buffer(name, size, op_name, line):
+        return LiveBuffer(name, f"f32[{size}]", 4 * size + 96, 4 * size, op_name, f"m.py:{line}", "temporary")
+
+    memory = MemoryReport(
+        capacity=None, arguments=0, outputs=0, aliased=0, temporaries=0, code=0, peak=0, estimated=True,
+        at_peak=(buffer("f.1", 50, "dot", 3), buffer("f.2", 50, "dot", 3), buffer("f.3", 50, "dot", 4)),
+        inputs=(argument("state/params/0/w", 100), argument("state/params/12/w", 100), argument("batch/x", 7)),
+        padding=(), timeline=(),
+    )  # fmt: skip
+    told = [(g.name, g.count, g.padded_bytes, g.waste, g.source, g.kind) for g in occupants(memory)]
+    assert told == [
+        ("state/params/*/w", 2, 800, 0, "", "argument"),
+        ("dot", 2, 592, 192, "m.py:3", "temporary"),
+        ("dot", 1, 296, 96, "m.py:4", "temporary"),
+        ("batch/x", 1, 28, 0, "", "argument"),
+    ]
+    assert argument_totals(memory) == {"state/params": 800, "batch": 28}
+
+
+@pytest.mark.parametrize(("targets", "seen"), [([], "[]"), (None, "None"), (5, "5")])
+def test_targets_that_are_none_are_refused(targets, seen):
+    with pytest.raises(InputError, match=re.escape(f"check(target): saw {seen}, wanted one or more targets")):
+        check(jnp.tanh, shape(8), target=targets)
+
+
+@needs_libtpu
+def test_two_names_of_one_target_are_one_result():
+    report = check(jnp.tanh, shape(8), target=["v5e-1", "v5litepod-1", "v5e-1"], options=CheckOptions(depth="schedule"))
+    assert [result.target for result in report.results] == ["v5e-1"]
+
+
 def test_a_compiler_that_crashes_is_no_verdict_and_exit_code_two(monkeypatch):
     def crash(self, target, options=None):
         raise CompilerCrash("the compiler for v5e-1 crashed (SIGABRT)")
@@ -222,7 +295,7 @@ def test_rich_prints_it_at_any_width(report, width):
 
 
 def test_nothing_to_check_and_no_such_target_are_errors():
-    with pytest.raises(InputError, match="0 programs"):
+    with pytest.raises(InputError, match="saw none, wanted at least one"):
         check_programs({}, "v5e-8")
     with pytest.raises(TargetError):
         check_programs({"train": train_at(8)}, "v99-8")
