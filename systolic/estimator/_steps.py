@@ -19,6 +19,7 @@ import optax
 
 from systolic._errors import InputError
 from systolic.data import ElementSpec, to_device_dtypes
+from systolic.estimator._gradient import value_and_grad
 from systolic.estimator._mode import Mode
 from systolic.estimator._model_call import call_model_fn
 from systolic.estimator._precision import Precision
@@ -205,7 +206,7 @@ class Steps:
         def value(params: Any, model_state: Any, batch: BatchTree, key: jax.Array) -> Any:
             return self.loss(params, model_state, batch, spec, key)
 
-        differentiate = jax.value_and_grad(value, has_aux=True)
+        differentiate = value_and_grad(value)
         if self.accumulate == 1:
             (total, (weight, sums, model_state)), grads = differentiate(
                 state["params"], state["model_state"], batch, key

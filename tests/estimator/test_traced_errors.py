@@ -119,15 +119,49 @@ def test_exceptions_of_the_user_pass_as_they_are(body, kind):
     assert type(caught.value) is kind
 
 
+DATA = ({"x": np.ones((8, 3), "float32")}, np.ones(8, "float32"))
+
+
+def line_of(model_fn, accumulate=1):
+    model = (lambda key: {"w": jnp.zeros((3, 1))}, lambda params, x: x @ params["w"])
+    config = sl.RunConfig(progress=False, target="cpu:1")
+    return sl.Estimator(model, model_fn, optax.sgd(0.1), train_batch_size=8, accumulate=accumulate, config=config)
+
+
 def test_training_tells_the_line():
     def model_fn(model, features, labels, mode):
         loss = (model(features["x"])[:, 0] - labels) ** 2
         return sl.EstimatorSpec(loss=loss if loss.mean() > 1 else 2 * loss)
 
-    model = (lambda key: {"w": jnp.zeros((3, 1))}, lambda params, x: x @ params["w"])
-    estimator = sl.Estimator(model, model_fn, optax.sgd(0.1), train_batch_size=8, config=sl.RunConfig(progress=False))
     with pytest.raises(sl.InputError, match=r"in model_fn: return sl\.EstimatorSpec\(loss=loss if loss\.mean\(\) > 1"):
-        estimator.train(({"x": np.ones((8, 3), "float32")}, np.ones(8, "float32")), steps=1)
+        line_of(model_fn).train(DATA, steps=1)
+
+
+def loop(x):
+    return jax.lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, 1.1 * c[1]), (0, x))[1]  # the loop
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit, jax.checkpoint])
+def test_a_loop_without_a_bound_in_training_is_told_with_its_line(accumulate, wrap):
+    def model_fn(model, features, labels, mode):
+        return sl.EstimatorSpec(loss=(wrap(loop)(model(features["x"])[:, 0]) - labels) ** 2)
+
+    with pytest.raises(sl.InputError) as caught:
+        line_of(model_fn, accumulate).train(DATA, steps=1)
+    number = inspect.getsourcelines(loop)[1] + 1
+    assert f"only the device knows at {__file__}:{number}, and" in str(caught.value)
+    assert "jax.lax.fori_loop with a bound" in str(caught.value)
+
+
+def test_a_loop_without_a_bound_that_needs_no_gradient_trains():
+    def model_fn(model, features, labels, mode):
+        y = model(features["x"])[:, 0]
+        return sl.EstimatorSpec(loss=(y - loop(jax.lax.stop_gradient(y))) ** 2)
+
+    estimator = line_of(model_fn)
+    estimator.train(DATA, steps=1)
+    assert estimator.step == 1
 
 
 def test_a_feature_of_strings_is_said_to_stay_on_the_host():
