@@ -8,7 +8,6 @@ anything.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from typing import Any, Protocol
 
@@ -23,9 +22,6 @@ from ._not_data import check_iterable
 from ._shuffle import ShuffleReader
 from ._sources import Arrays, Marked, Shuffled
 from ._tree import is_in_memory
-
-_LOOKED_AT = 64
-"""Elements in which a source shows whether it fills the same arrays anew; looking costs as much as the rest of a read."""
 
 _STATE_EVERY = 16
 """Elements between two captures of an iterator's state: what a continued run reads again, against what they cost."""
@@ -123,9 +119,6 @@ class StreamReader:
         self._element = 0  # elements wholly read
         self._row = 0  # rows read of the element in hand
         self._rest: tuple[list[np.ndarray], int | None] | None = None  # the element in hand
-        self._recent: deque[Any] = deque(maxlen=4)  # the first array of the last elements
-        self._looked = 0
-        self._reuses = False  # whether the source fills its arrays anew
         self._ended = False  # some iterators begin again when they are asked after their end
         self._state: tuple[int, Any] = (0, None)  # (element number, encoded state of the iterator just before it)
         self.rows_read = 0
@@ -218,17 +211,6 @@ class StreamReader:
             if "already executing" not in str(error):  # by a thread that waits in it and cannot be ended
                 raise
 
-    def _own(self, leaves: list[Any]) -> list[Any]:
-        """Copies, once the source is seen to fill the same arrays anew: batches that are held would change under us."""
-        if not self._reuses:
-            if self._looked >= _LOOKED_AT:
-                return leaves
-            first = leaves[0]
-            self._looked += 1
-            self._reuses = any(first is leaf or _same_memory(first, leaf) for leaf in self._recent)
-            self._recent.append(first)
-        return [np.array(leaf) if isinstance(leaf, np.ndarray) else leaf for leaf in leaves] if self._reuses else leaves
-
     def _read_examples(self, want: int) -> list[np.ndarray] | None:
         out = [np.empty((want, *spec.shape), spec.dtype_host) for spec in self._door.specs]
         rows = 0
@@ -261,7 +243,7 @@ class StreamReader:
                 raise self._raised(error, f"at element {self._element}") from error
             leaves, rows = self._door.admit(element, self._epoch, self.rows_read)
             if rows != 0:
-                self._rest = (leaves if rows is None else self._own(leaves)), rows
+                self._rest = (leaves if rows is None else [_own(leaf) for leaf in leaves]), rows
                 return True
             self._element += 1
         return False
@@ -274,6 +256,6 @@ class StreamReader:
         )
 
 
-def _same_memory(one: Any, two: Any) -> bool:
-    base = getattr(one, "base", None)
-    return base is not None and base is getattr(two, "base", None) and one.ctypes.data == two.ctypes.data
+def _own(leaf: Any) -> Any:
+    """A copy of what the source could still write to: it may fill the same array anew while the batch is in use."""
+    return np.array(leaf) if isinstance(leaf, np.ndarray) and leaf.flags.writeable else leaf

@@ -54,8 +54,7 @@ def one_pass(
 
     def put(batch: Batch) -> tuple[Any, Batch]:
         tree = batch_tree(batch if masked else batch._replace(mask=None))
-        # Copied and complete before the next batch is read: a generator may use its buffers again.
-        return jax.block_until_ready(jax.device_put(tree, sharding, may_alias=False)), batch
+        return jax.device_put(tree, sharding), batch
 
     def read() -> Iterator[Batch]:
         with contextlib.closing(batches):

@@ -261,8 +261,7 @@ class TrainLoop:
         sharding = NamedSharding(self.engine.target.mesh({"data": -1}), self._path.layout)
 
         def put(item: Item) -> Item:
-            # Copied and complete before the next item is read: a generator may use its buffers again.
-            return jax.block_until_ready(jax.device_put(item[0], sharding, may_alias=False)), item[1], item[2]
+            return jax.device_put(item[0], sharding), item[1], item[2]
 
         return put
 

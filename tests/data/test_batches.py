@@ -143,8 +143,11 @@ def test_padding_repeats_a_real_row_of_its_own_batch():
     np.testing.assert_array_equal(last.mask, [True, True, False])
 
 
-def test_batches_of_the_right_size_pass_without_a_copy():
+def test_read_only_batches_of_the_right_size_pass_without_a_copy_and_others_are_copied():
     x = np.zeros((4, 2), np.float32)
+    batch = next(data.Batches(data.batches([{"x": x}]), 4))
+    assert not np.shares_memory(batch.features["x"], x)
+    x.flags.writeable = False
     batch = next(data.Batches(data.batches([{"x": x}]), 4))
     assert np.shares_memory(batch.features["x"], x)
 

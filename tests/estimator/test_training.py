@@ -527,27 +527,46 @@ def test_a_model_with_convolutions_takes_single_steps_on_the_cpu_and_loops_elsew
     assert program.example[1]["features"].shape == (4, 4, 4, 4, 1)  # what a described target is asked to compile
 
 
-def test_a_generator_may_fill_one_buffer_again_and_again():
-    def rows(i):
-        return np.full((4, 3), i % 7, "float32") * np.array([1.0, -1.0, 0.5], "float32")
+def aligned(*shape):
+    """Zeros whose memory JAX takes as it is, without a copy, on the CPU."""
+    raw = np.zeros(int(np.prod(shape)) * 4 + 64, "uint8")
+    start = -raw.ctypes.data % 64
+    return raw[start : start + int(np.prod(shape)) * 4].view("float32").reshape(shape)
 
-    def fresh():
-        for i in range(200):
-            yield {"x": rows(i)}, np.full(4, i % 5, "float32")
 
-    def reused():
-        buffer, labels = np.zeros((4, 3), "float32"), np.zeros(4, "float32")
-        for i in range(200):
-            buffer[:], labels[:] = rows(i), i % 5
-            yield {"x": buffer}, labels
+@pytest.mark.parametrize("reused", ["features", "labels", "both", "a ring of them"])
+@pytest.mark.parametrize("slow", [False, True])
+def test_a_generator_may_fill_its_buffers_again_and_again(reused, slow):
+    # Batch i holds i % 7 in features and labels: they agree if each is read before the next batch overwrites it.
+    def model_fn(model, features, labels, mode):
+        y = model(features["x"]) * 0 + features["x"][:, 0]
+        if mode is sl.Mode.PREDICT:
+            return sl.EstimatorSpec(predictions=y)
+        return sl.EstimatorSpec(loss=model(features["x"]) * (y - labels), metrics={"agree": y == labels})
 
-    for steps_per_loop in (1, 6):
-        ends = []
-        for source in (fresh, reused):
-            estimator = linear(batch=4, optimizer=optax.sgd(0.01), run={"steps_per_loop": steps_per_loop})
-            estimator.train(lambda source=source: sl.data.batches(source()), epochs=1)
-            ends.append(weights(estimator))
-        assert same_bits(*ends)
+    def data():
+        ring = [(aligned(4, 3), aligned(4)) for _ in range(6 if reused == "a ring of them" else 1)]
+        for i in range(60):
+            features, labels = ring[i % len(ring)]
+            features = features if reused != "labels" else aligned(4, 3)
+            labels = labels if reused != "features" else aligned(4)
+            features[:], labels[:] = i % 7, i % 7
+            if slow:
+                time.sleep(0.003)  # so that it is read on a thread of its own
+            yield {"x": features}, labels
+
+    for run in ({}, {"steps_per_loop": 6}):
+        estimator = linear(batch=4, model_fn=model_fn, optimizer=optax.sgd(0.1), run=run)
+        estimator.train(lambda: sl.data.batches(data()), steps=1)
+        before = weights(estimator)
+        estimator.train(lambda: sl.data.batches(data()), epochs=1)
+        assert same_bits(weights(estimator), before)  # every gradient is zero
+    estimator = linear(model_fn=model_fn, batch=4, eval_batch_size=4, predict_batch_size=4)
+    estimator.train(lambda: sl.data.batches(data()), steps=1)
+    assert estimator.evaluate(lambda: sl.data.batches(data()))["agree"] == 1.0
+    assert list(estimator.predict(lambda: sl.data.batches(data()))) == [
+        float(i % 7) for i in range(60) for _ in range(4)
+    ]
 
 
 def test_an_optimizer_may_look_at_the_loss():
