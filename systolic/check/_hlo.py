@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from systolic.check._frames import Frames
 from systolic.check._shape import Array, Shape, leaves, parse_shape
+from systolic.check._trips import counted
 
 _INSTRUCTION = re.compile(r"  (ROOT )?%?([^\s=]+) = (\(.*?\)|\S+) ([a-z][\w\-]*)\((.*)", re.DOTALL)
 _COMPUTATION = re.compile(r"(ENTRY )?%?([^\s(]+) .*\{$")
@@ -125,14 +126,10 @@ class Module:
         return {int(output or 0): int(parameter) for output, parameter in found}
 
     def trip_count(self, loop: Instruction) -> int | None:
-        """How often a ``while`` runs: as the compiler noted it, else from the constant in its condition."""
+        """How often a ``while`` runs: as the compiler noted it, else by its counter; ``None`` where that depends on data."""
         if match := _TRIPS.search(loop.attributes):
             return int(match.group(1))
-        condition = self.computations.get(loop.attribute("condition") or "")
-        if condition is None:
-            return None
-        constants = [int(i.literal) for i in _reachable(self, condition) if _is_integer_constant(i)]
-        return max(constants) if constants else None
+        return counted(self, loop)
 
     def source(self, instruction: Instruction) -> str:
         """``file:line`` in the user's code that an instruction comes from; empty where the text does not say."""
@@ -215,14 +212,3 @@ def _instruction(line: str) -> Instruction | None:
 def _constant_end(rest: str) -> int:
     end = rest.find("), ")
     return end if end >= 0 else rest.rfind(")")
-
-
-def _is_integer_constant(instruction: Instruction) -> bool:
-    return instruction.opcode == "constant" and re.fullmatch(r"-?\d+", instruction.literal.strip()) is not None
-
-
-def _reachable(module: Module, computation: Computation) -> Iterator[Instruction]:
-    for instruction in computation.instructions:
-        yield instruction
-        for callee in called_by(module, instruction):
-            yield from _reachable(module, callee)

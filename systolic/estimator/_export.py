@@ -153,7 +153,7 @@ def _write(
     from safetensors.numpy import save_file
 
     names = [name.lstrip("/") for name in leaf_names([variables], [""])]
-    flat = {name: np.ascontiguousarray(x) for name, x in zip(names, jax.tree.leaves(variables), strict=True)}
+    flat = {name: np.asarray(x, order="C") for name, x in zip(names, jax.tree.leaves(variables), strict=True)}
     structure = jax.tree.structure(variables)
     save_file(flat, folder / WEIGHTS)
     programs = []

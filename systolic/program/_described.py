@@ -25,7 +25,7 @@ from systolic.program._out_of_memory import ProgramTooLargeError, parse_buffers,
 from systolic.program._runner import run_compiler
 from systolic.target import Target, compiler_options, libtpu_version, platforms_explained
 
-_FORMAT = 1  # of the cache entries: raise it when their meaning changes
+_FORMAT = 2  # of the cache entries: raise it when their meaning changes
 
 
 @dataclasses.dataclass(frozen=True)

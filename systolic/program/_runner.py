@@ -72,7 +72,7 @@ def run_compiler(
             schedule = _watch(child, folder, name, target, options)
         finally:
             _kill(child)
-        return _collect(child, folder, schedule, name, target)
+        return _collect(child, folder, schedule, name, target, options.depth)
 
 
 def _watch(
@@ -116,7 +116,7 @@ def _is_refusal(folder: pathlib.Path) -> bool:
 
 
 def _collect(
-    child: subprocess.Popen, folder: pathlib.Path, schedule: pathlib.Path | None, name: str, target: Target
+    child: subprocess.Popen, folder: pathlib.Path, schedule: pathlib.Path | None, name: str, target: Target, depth: str
 ) -> tuple[dict[str, Any], dict[str, bytes]]:
     files = {
         path.name: path.read_bytes() for path in (folder / "hlo.txt.gz", folder / "executable.bin") if path.exists()
@@ -134,7 +134,7 @@ def _collect(
                 f"{meta['failed']}"
             )
         return meta, files
-    if schedule is not None and child.returncode == -signal.SIGKILL:  # stopped by us, with the schedule in hand
+    if schedule is not None and depth == "schedule":  # stopped by us, with what was asked for in hand
         return {}, files
     if is_full(folder):  # and so without a last word, too
         raise CompilerCrash(full_disk(name, folder.parent))

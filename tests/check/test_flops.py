@@ -7,11 +7,16 @@ import pathlib
 
 import hypothesis
 import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
 import pytest
 
+from systolic.check import CheckOptions, check
 from systolic.check._flops import _valid_taps, count_flops
 from systolic.check._hlo import parse
+from systolic.target import libtpu_version
 
+needs_libtpu = pytest.mark.skipif(libtpu_version() is None, reason="needs libtpu")
 GOLDEN = pathlib.Path(__file__).parent / "golden"
 
 
@@ -116,3 +121,67 @@ ENTRY %main (i: s32[], x: f32[8,8]) -> f32[8,8] {
 }
 """
     assert count_flops(parse(text)).matrix == 2 * 8**3
+
+
+W = jax.ShapeDtypeStruct((128, 128), jnp.float32)
+
+
+def loops_of(kind):
+    def step(c, w):
+        return jnp.tanh(c @ w), c
+
+    return {
+        "a reversed scan": lambda c, ws: jax.lax.scan(step, c, ws, reverse=True)[0],
+        "a scan unrolled by two": lambda c, ws: jax.lax.scan(step, c, ws, unroll=2)[0],
+        "from 2 to 8": lambda c, ws: jax.lax.fori_loop(2, 8, lambda i, c: jnp.tanh(c @ ws[i % 6]), c),
+        "down from 12 by 2": lambda c, ws: jax.lax.while_loop(
+            lambda s: s[0] > 0, lambda s: (s[0] - 2, jnp.tanh(s[1] @ ws[s[0] // 2 - 1])), (12, c)
+        )[1],
+        "up to and with 6": lambda c, ws: jax.lax.while_loop(
+            lambda s: s[0] <= 6, lambda s: (s[0] + 1, jnp.tanh(s[1] @ ws[s[0] - 1])), (1, c)
+        )[1],
+        "one in another": lambda c, ws: jax.lax.fori_loop(
+            0, 2, lambda i, c: jax.lax.fori_loop(0, 3, lambda j, c: jnp.tanh(c @ ws[i * 3 + j]), c), c
+        ),
+    }[kind]
+
+
+KINDS = (
+    "a reversed scan",
+    "a scan unrolled by two",
+    "from 2 to 8",
+    "down from 12 by 2",
+    "up to and with 6",
+    "one in another",
+)
+
+
+@needs_libtpu
+@pytest.mark.parametrize("kind", KINDS)
+def test_loops_that_count_by_constants_run_six_times(kind):
+    stack = jax.ShapeDtypeStruct((6, 128, 128), jnp.float32)
+    (found,) = check(loops_of(kind), W, stack, target="v5e-1", options=CheckOptions(depth="schedule")).results
+    assert found.flops.matrix == 6 * 2 * 128**3
+    assert not found.flops.unknown_loops
+
+
+@needs_libtpu
+def test_the_turns_of_a_scan_count_in_its_gradient_too():
+    def loss(c, ws):
+        return jax.lax.scan(lambda c, w: (jnp.tanh(c @ w), None), c, ws)[0].sum()
+
+    stack = jax.ShapeDtypeStruct((6, 128, 128), jnp.float32)
+    (found,) = check(jax.grad(loss, (0, 1)), W, stack, target="v5e-1", options=CheckOptions(depth="schedule")).results
+    assert found.flops.matrix == 3 * 6 * 2 * 128**3  # forward, for the state, for the weights
+
+
+@needs_libtpu
+@pytest.mark.parametrize("grow", [lambda n: n * 2, lambda n: n + jnp.int32(jnp.sum(n) > 3)])
+def test_a_loop_whose_counter_does_not_count_is_said_to_be_of_unknown_length(grow):
+    def run(n, c):
+        return jax.lax.while_loop(lambda s: s[0] < 1_000_000, lambda s: (grow(s[0]), s[1] @ s[1]), (n, c))[1]
+
+    start = jax.ShapeDtypeStruct((), jnp.int32)
+    (found,) = check(run, start, W, target="v5e-1", options=CheckOptions(depth="schedule")).results
+    assert found.flops.matrix == 2 * 128**3
+    assert "of unknown length" in found.notes[0]
