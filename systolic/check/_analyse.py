@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 
-from systolic._errors import CompileError, CompileTimeoutError, SystolicError
+from systolic._errors import CompileError, CompileTimeoutError, TargetError
 from systolic.check._flops import Flops, count_flops
 from systolic.check._hlo import parse
 from systolic.check._liveness import walk
@@ -46,7 +46,7 @@ def _attempt(blank: ProgramCheck, program: Program, target: Target, options: Com
         return dataclasses.replace(blank, verdict=Verdict.UNKNOWN, reason=str(error))
     except CompileError as error:
         return dataclasses.replace(blank, verdict=Verdict.REFUSED, reason=str(error))
-    except SystolicError as error:
+    except TargetError as error:
         return dataclasses.replace(blank, verdict=Verdict.UNKNOWN, reason=str(error))
     if not isinstance(compiled, Description):
         return _attached(blank, compiled)

@@ -26,8 +26,9 @@ class BatchSearch:
     Attributes:
         program_at: global batch size → program.
         batch_size: the global batch size that is wanted.
-        multiple: batch sizes are multiples of this; ``None``: of the target's number of devices.
+        multiple: batch sizes are multiples of this; ``None``: of the target's number of devices, times ``per_device``.
         trials: how many schedules are compiled at most.
+        per_device: without ``multiple``, batch sizes are multiples of this for each device.
 
     Raises:
         InputError: a number that is not a whole one of at least 1.
@@ -37,9 +38,10 @@ class BatchSearch:
     batch_size: int
     multiple: int | None = None
     trials: int = 8
+    per_device: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "multiple", "trials"):
+        for name in ("batch_size", "multiple", "trials", "per_device"):
             value = getattr(self, name)
             if value is not None or name != "multiple":
                 whole(f"BatchSearch({name})", value)
@@ -54,7 +56,7 @@ def largest_batch(search: BatchSearch, target: Target, options: CompileOptions, 
         options: limits and cache; the depth is chosen here.
         failed: the check of ``search.batch_size``; its numbers guide the first guess.
     """
-    multiple = search.multiple or target.num_devices
+    multiple = search.multiple or target.num_devices * search.per_device
     trials: list[Trial] = []
     schedule = dataclasses.replace(options, depth="schedule")
     fits, too_large = 0, -(-search.batch_size // multiple)  # in multiples; 0 stands for "none"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -38,17 +39,24 @@ def check(
     if not programs or (unknown := [name for name in programs if name not in PROGRAMS]):
         seen = repr(unknown[0]) if programs else "none"
         raise InputError(f"check(programs): saw {seen}, wanted some of {', '.join(PROGRAMS)}")
-    spec = engine.spec
-    if spec is None:
-        size = engine.batch_sizes[Mode.TRAIN]
-        batches = Batches(input_fn, size, tail="pad", epochs=1, notices=engine.notices)
+    size, parts = engine.batch_sizes[Mode.TRAIN], engine.steps.accumulate
+    if batch_size is not None and batch_size % parts and "train" in programs:
+        raise InputError(
+            f"check(batch_size): saw {batch_size}, which is not divisible by {parts} microbatches (accumulate)"
+        )
+    with contextlib.closing(
+        Batches(input_fn, size, tail="pad", epochs=1, spec=engine.spec, notices=engine.notices)
+    ) as batches:
         spec = batches.spec
-        batches.close()
     sizes = engine.batch_sizes if batch_size is None else dict.fromkeys(Mode, batch_size)
     wanted = {name: p for name, p in engine.program_set(spec, sizes).items() if name in programs}
 
     def resized(mode: Mode) -> Callable[[int], Program]:
         return lambda size: engine.program(mode.value, spec, size)
 
-    searches = {mode.value: BatchSearch(resized(mode), sizes[mode]) for mode in Mode if mode.value in wanted}
+    searches = {
+        mode.value: BatchSearch(resized(mode), sizes[mode], per_device=parts if mode is Mode.TRAIN else 1)
+        for mode in Mode
+        if mode.value in wanted
+    }
     return check_programs(wanted, target, options, batches=searches)

@@ -46,12 +46,13 @@ def late_reads_unheard() -> Iterator[None]:
 @contextlib.contextmanager
 def explained(what: str, remedy: str | None = None) -> Iterator[None]:
     """Turn what Orbax and the file system raise into one CheckpointError that says what to do."""
+    handled = sys.exception()  # what the caller was about already is not of this error
     try:
         yield
     except CheckpointError:
         raise
     except Exception as error:
-        cause = _root(error)
+        cause = _root(error, handled)
         number = getattr(cause, "errno", None)
         if number == errno.ENOSPC or "No space left" in str(cause) or "RESOURCE_EXHAUSTED" in str(cause):
             raise CheckpointError(f"{what}: no space left on device; {DISK_FULL}") from error
@@ -63,7 +64,9 @@ def explained(what: str, remedy: str | None = None) -> Iterator[None]:
         raise CheckpointError(f"{what}: {first[:300]}" + (f"; {remedy}" if remedy else "")) from error
 
 
-def _root(error: BaseException) -> BaseException:
+def _root(error: BaseException, handled: BaseException | None) -> BaseException:
     while (below := error.__cause__ or (None if error.__suppress_context__ else error.__context__)) is not None:
+        if below is handled:
+            break
         error = below
     return error

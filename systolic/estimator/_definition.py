@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
@@ -12,7 +13,7 @@ import optax
 from systolic._arguments import number, whole
 from systolic._errors import InputError
 from systolic.estimator._config import RunConfig
-from systolic.estimator._hooks import Hook
+from systolic.estimator._hooks import Hook, HookList
 from systolic.estimator._mode import Mode
 from systolic.estimator._precision import Precision
 from systolic.estimator._steps import Steps
@@ -36,6 +37,7 @@ class Definition:
     clip_norm: float | None
     ema: float | None
     hooks: Sequence[Hook]
+    _hook_states: tuple[Any, ...] = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.config, RunConfig | None):
@@ -65,6 +67,9 @@ class Definition:
             number("Estimator(ema)", self.ema, 0, 1, "a decay between 0 and 1, such as 0.999")
         if isinstance(self.hooks, Hook):
             raise InputError(f"Estimator(hooks): saw {self.hooks!r}, wanted a list of hooks: hooks=[...]")
+        hooks = HookList(tuple(self.hooks)).hooks  # a generator could be read only once
+        object.__setattr__(self, "hooks", hooks)
+        object.__setattr__(self, "_hook_states", tuple(copy.deepcopy(hook.state()) for hook in hooks))
 
     def changed(self, **changes: Any) -> Definition:
         """A copy with other arguments; a name may also be that of a field of :class:`systolic.RunConfig`."""
@@ -81,6 +86,8 @@ class Definition:
         if of_run:
             config = of_own.get("config", self.config) or RunConfig()
             of_own["config"] = config.replace(**of_run)
+        if "hooks" not in of_own:
+            of_own["hooks"] = [_as_new(*pair) for pair in zip(self.hooks, self._hook_states, strict=True)]
         return dataclasses.replace(self, **of_own)
 
     @property
@@ -105,3 +112,16 @@ class Definition:
             ema=self.ema,
             guard=config.on_nonfinite == "stop",
         )
+
+
+def _as_new(hook: Hook, state: Any) -> Hook:
+    """A copy of a hook in the state that it was given in: what it has seen belongs to the run that it saw."""
+    try:
+        new = copy.deepcopy(hook)
+    except Exception as error:
+        raise InputError(
+            f"with_config: the hook {type(hook).__name__} cannot be copied ({error}); give hooks=[...] of the new Estimator's own"
+        ) from error
+    if state is not None:
+        new.restore(state)
+    return new

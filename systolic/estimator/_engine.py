@@ -33,7 +33,7 @@ class Engine:
             evaluation), ``metrics`` (its results), ``hooks``.
         held: the state as it lies, a tree or packed.
         programs: the Programs, each built once.
-        training: held while a call trains the state, by one thread at a time.
+        training: held while a call trains the state, by one thread at a time: ``trainer``.
         epochs: what the calls for training so far come to, in passes over the data.
         trains: whether this process has trained the state; if not, evaluation follows another process's checkpoints.
     """
@@ -49,6 +49,7 @@ class Engine:
         self.epochs = 0
         self.trains = False
         self.training = threading.Lock()
+        self.trainer: int | None = None
         self.programs = Programs(steps, config)
         self._shapes: dict[str, State] = {}
         self._executables = Executables(config.eager)
@@ -162,6 +163,12 @@ class Engine:
             self.state = self.place(self._saved.restore(step, self.state_shapes(self.spec), part))
         return self.state
 
+    def forget(self) -> None:
+        """Be as new: without a state, and without what is known of the data."""
+        self.state = self.spec = None
+        self.trains = False
+        self.programs, self._shapes = Programs(self.steps, self.config), {}
+
     def follow(self) -> None:
         """Let go of a state that another process has trained on: the next use restores its newer checkpoint."""
         if self.state is not None and self._saved.newer_than(self.step()):
@@ -169,6 +176,11 @@ class Engine:
 
     def variables(self, spec: ElementSpec | None = None, require: bool = True) -> State:
         """Parameters (their moving average where one is kept) and model state, for evaluation and prediction."""
+        if self.trainer not in (None, threading.get_ident()):
+            raise InputError(
+                "this Estimator is being trained by another thread, which takes its parameters over at every step; wait for "
+                "that to end, use train_and_evaluate, or read the run's checkpoints with estimator.with_config()"
+            )
         if not self.trains:
             self.follow()
         state = self.ensure_state(spec, require, part=True)

@@ -93,13 +93,13 @@ class Estimator:
         )
         self.config = config or RunConfig()
         self.batch_sizes = self._definition.batch_sizes
-        self.hooks = tuple(hooks)
+        self.hooks = self._definition.hooks
         self._engine = Engine(self._definition.steps(self.config), self.config, self.batch_sizes)
 
     def with_config(self, **changes: Any) -> Estimator:
         """A new Estimator over the same model, with some things changed.
 
-        It has no state in memory: it begins with the latest checkpoint of its ``model_dir``, or anew.
+        Hooks are copied as they were given. It has no state in memory: it begins with the latest checkpoint of its ``model_dir``, or anew.
 
         Args:
             changes: arguments of Estimator (``eval_batch_size=512``, ``optimizer=None``) or fields of
@@ -109,7 +109,9 @@ class Estimator:
             InputError: a name or a value that neither takes.
         """
         definition = self._definition.changed(**changes)
-        return Estimator(**{field.name: getattr(definition, field.name) for field in dataclasses.fields(definition)})
+        return Estimator(
+            **{field.name: getattr(definition, field.name) for field in dataclasses.fields(definition) if field.init}
+        )
 
     @property
     def step(self) -> int:

@@ -34,34 +34,36 @@ def evaluate(
     """
     stop = StopRequest() if stop is None else stop
     size = engine.batch_sizes[Mode.EVAL]
-    batches = Batches(input_fn, size, tail="pad", epochs=1, spec=engine.known_spec(), notices=engine.notices)
-    spec = stop.wait(batches.peek)
-    if spec is None:
-        batches.close()
-        return None
-    variables = engine.variables(spec)
-    program = engine.executable("eval", spec)
-    totals: Totals | None = None
-    results = one_pass(
-        batches,
-        lambda batch, _: program(variables, batch),
-        engine.target,
-        steps=steps,
-        depth=engine.config.prefetch,
-        stop=stop,
-    )
-    with contextlib.closing(results):
-        for done, (sums, batch) in enumerate(results, start=1):
-            if batch.count < size and Mode.EVAL in engine.steps.scalar_loss:
-                refuse_scalar_loss(batch.count, size, done - 1)
-            # How to finish a metric is known from the first call, where it runs op by op.
-            totals = totals or Totals(engine.steps.finalizers[Mode.EVAL])
-            totals.add(sums)
-            beat(done)
-    if stop:
-        return None
-    assert totals is not None, "Batches refuses an empty data set"
-    return totals.result()
+    with contextlib.closing(
+        Batches(input_fn, size, tail="pad", epochs=1, spec=engine.known_spec(), notices=engine.notices)
+    ) as batches:
+        spec = stop.wait(batches.peek)
+        if spec is None:
+            return None
+        variables = engine.variables(spec)
+        program = engine.executable("eval", spec)
+        totals: Totals | None = None
+        results = one_pass(
+            batches,
+            program,
+            variables,
+            engine.target,
+            steps=steps,
+            depth=engine.config.prefetch,
+            stop=stop,
+        )
+        with contextlib.closing(results):
+            for done, (sums, batch) in enumerate(results, start=1):
+                if batch.count < size and Mode.EVAL in engine.steps.scalar_loss:
+                    refuse_scalar_loss(batch.count, size, done - 1)
+                # How to finish a metric is known from the first call, where it runs op by op.
+                totals = totals or Totals(engine.steps.finalizers[Mode.EVAL])
+                totals.add(sums)
+                beat(done)
+        if stop:
+            return None
+        assert totals is not None, "Batches refuses an empty data set"
+        return totals.result()
 
 
 def refuse_scalar_loss(count: int, size: int, done: int) -> None:

@@ -32,17 +32,17 @@ class Executables:
 
     def __init__(self, eager: bool) -> None:
         self._eager = eager
-        self._latest: dict[str, Any] = {}
+        self._known: dict[int, Any] = {}
         self.compiles: list[Compiled] = []
 
     def of(self, program: Program, target: Target) -> Any:
-        """The compiled Program; asked for again, the same."""
+        """The compiled Program, or what runs it op by op."""
         if self._eager:
             return functools.partial(_run_on, target.devices()[0], program)
         started = time.monotonic()
         executable = program.compile(target)
-        if executable is not self._latest.get(program.name):
-            self._latest[program.name] = executable
+        if id(executable) not in self._known:
+            self._known[id(executable)] = executable
             self.compiles.append(Compiled(program.name, executable.seconds, executable.cache))
             logger.info("compiled %s in %.2f s (cache %s)", program.name, time.monotonic() - started, executable.cache)
         return executable

@@ -114,7 +114,7 @@ class Loaded:
         totals = Totals({name: _finalizer(name, m) for name, m in self.description["metrics"].items()})
         batches = Batches(input_fn, size, tail="pad", epochs=1, spec=self.spec, notices=self._notices)
         program = self._executable(Mode.EVAL, size)
-        results = one_pass(batches, lambda batch, _: program(self._weights, batch), self.target)
+        results = one_pass(batches, program, self._weights, self.target)
         with contextlib.closing(results):
             for done, (sums, batch) in enumerate(results):
                 if batch.count < size and self.description.get("scalar_loss"):

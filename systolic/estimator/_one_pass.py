@@ -14,6 +14,7 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
+from systolic._errors import InputError
 from systolic._log import logger
 from systolic.data import Batch, Batches, prefetch
 from systolic.estimator._dispatch import AHEAD, batch_tree
@@ -24,7 +25,8 @@ from systolic.target import Target
 
 def one_pass(
     batches: Batches,
-    call: Callable[[Any, Batch], Any],
+    program: Callable[[Any, Any], Any],
+    variables: Any,
     target: Target,
     *,
     steps: int | None = None,
@@ -32,7 +34,7 @@ def one_pass(
     masked: bool = True,
     stop: StopRequest | None = None,
 ) -> Generator[tuple[Any, Batch]]:
-    """``call(batch on the target, batch on the host)`` for each batch: pairs of its result on the host and the host batch.
+    """``program(variables, batch)`` for each batch: pairs of its result on the host and the batch as it was read.
 
     A result goes out before the input is waited for, as a feed may wait for its answers, and before an error of a later
     batch. Closing the iterator early stops the input thread and lets go of the data.
@@ -45,7 +47,8 @@ def one_pass(
         stop: ends the pass once it asks to.
 
     Raises:
-        Exception: what the source or ``call`` raises; what a function of the user's raises that the Program calls on the
+        InputError: training took the variables over in between.
+        Exception: what the source or ``program`` raises; what a function of the user's raises that the Program calls on the
             host, in place of the device's error.
     """
     stop = StopRequest() if stop is None else stop
@@ -55,6 +58,16 @@ def one_pass(
     def put(batch: Batch) -> tuple[Any, Batch]:
         tree = batch_tree(batch if masked else batch._replace(mask=None))
         return jax.device_put(tree, sharding), batch
+
+    first = jax.tree.leaves(variables)[:1]  # training takes all of them over at once
+
+    def call(batch: Any) -> Any:
+        if first and first[0].is_deleted():
+            raise InputError(
+                "the model was trained on while it was being evaluated or its predictions were being read, and the "
+                "parameters that they come from are gone; go through the data to its end first, or begin again"
+            )
+        return program(variables, batch)
 
     def read() -> Iterator[Batch]:
         with contextlib.closing(batches):
@@ -75,7 +88,7 @@ def one_pass(
                     item = next(items, None)
                     if item is None:
                         break
-                    held.append((call(*item), item[1]))
+                    held.append((call(item[0]), item[1]))
                 except Exception as error:
                     failure = error
                     break
@@ -83,7 +96,8 @@ def one_pass(
                 yield oldest()
         except jax.errors.JaxRuntimeError as error:  # of a result: what comes after it is not wanted
             failure = error
+        finally:
+            if failure is None and raised:
+                logger.error("a function that a program calls on the host raised", exc_info=raised[0])
     if failure is not None:
         raise cause(failure, raised)
-    if raised:
-        logger.error("a function that model_fn calls on the host raised", exc_info=raised[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -51,8 +52,22 @@ class _Widened:
         return self._precision.widen(self._bound(*args, **kwargs))
 
     def __getattr__(self, name: str) -> Any:
-        value = getattr(self._bound, name)
-        return _Widened(value, self._precision) if callable(value) else value
+        return self._part(getattr(self._bound, name))
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._part(self._bound[key])
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self._part, iter(self._bound))
+
+    def __len__(self) -> int:
+        return len(self._bound)
+
+    def _part(self, value: Any) -> Any:
+        """A method or a part, or a list or dict of parts, wrapped as well; anything else as it is."""
+        items = value.values() if isinstance(value, Mapping) else value if isinstance(value, Sequence) else ()
+        own = callable(value) or (not isinstance(value, str) and any(map(callable, items)))
+        return _Widened(value, self._precision) if own else value
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self._bound, name, value)

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from systolic._errors import InputError
-from systolic.data import Batch, Batches
+from systolic.data import Batches
 from systolic.estimator._engine import Engine
 from systolic.estimator._mode import Mode
 from systolic.estimator._one_pass import one_pass
@@ -34,22 +34,14 @@ def predict(engine: Engine, input_fn: Any) -> Iterator[Any]:
         notices=engine.notices,
         labels_expected=False,
     )
-    spec = batches.spec
-    variables = engine.variables(spec)
-    program = engine.executable("predict", spec)
-
-    def call(batch: Any, _: Batch) -> Any:
-        if jax.tree.leaves(variables)[0].is_deleted():
-            raise InputError(
-                "predict: the model was trained on while its predictions were being read, and the parameters they "
-                "come from are gone; read them to the end first, or call predict again"
-            )
-        return program(variables, batch)
-
-    results = one_pass(batches, call, engine.target, depth=engine.config.prefetch, masked=False)
-    with contextlib.closing(results):
-        for predictions, batch in results:
-            yield from rows(predictions, batch.count, batch.host)
+    with contextlib.closing(batches):
+        spec = batches.spec
+        variables = engine.variables(spec)
+        program = engine.executable("predict", spec)
+        results = one_pass(batches, program, variables, engine.target, depth=engine.config.prefetch, masked=False)
+        with contextlib.closing(results):
+            for predictions, batch in results:
+                yield from rows(predictions, batch.count, batch.host)
 
 
 def rows(predictions: Any, count: int, host: dict[str, np.ndarray] | None) -> Iterator[Any]:

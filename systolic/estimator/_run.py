@@ -7,6 +7,7 @@ import dataclasses
 import importlib.metadata
 import math
 import pathlib
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -39,6 +40,7 @@ def alone(engine: Engine) -> Iterator[None]:
             "train: this Estimator is in training already, in another thread or in the run whose hook called this; wait "
             "for that to end, or make an Estimator for each thread"
         )
+    engine.trainer = threading.get_ident()
     try:
         if engine.config.model_dir is None:
             yield
@@ -51,6 +53,7 @@ def alone(engine: Engine) -> Iterator[None]:
                 engine.follow()
                 yield
     finally:
+        engine.trainer = None
         engine.training.release()
 
 

@@ -34,7 +34,11 @@ class Saved:
     def latest(self) -> int | None:
         """Step of the latest checkpoint; ``None`` before the first."""
         checkpoints = self._to_read()
-        return None if checkpoints is None else checkpoints.latest()
+        if checkpoints is None:
+            return None
+        if checkpoints.latest() is None:
+            checkpoints.refresh()  # another process may have saved its first just now
+        return checkpoints.latest()
 
     def newer_than(self, step: int) -> bool:
         """Whether there is a later step than ``step``, which another process may have saved just now."""
@@ -60,7 +64,7 @@ class Saved:
         assert self.checkpoints is not None
         if part:
             like = {name: x for name, x in like.items() if name != "opt_state"}
-            if any(name.startswith("ema/") for name in self.checkpoints.meta(step)["leaves"]):
+            if any(name.split("/")[0] == "ema" for name in self.checkpoints.meta(step)["leaves"]):
                 like["ema"] = like["params"]
         state, _ = self.checkpoints.restore(like, step, tuple(like) if part else None)
         logger.info("restored step %d from %s", step, self.checkpoints.folder)

@@ -150,7 +150,7 @@ class TrainLoop:
         wait, heard = self._serial, run.hears_steps
         for group, count, positions in stop.items(feed):
             outputs = path.run(engine, call, group, count, positions)
-            if wait or step == start:  # the first step too: whether a generator reuses its buffer shows with its second
+            if wait:
                 jax.block_until_ready(outputs)
             began, now, before, step = now, clock(), step, step + count
             path.adapt(now - began)

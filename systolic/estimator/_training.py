@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -44,12 +45,15 @@ def train(
             engine.ensure_state()
             engine.meta["position"], engine.epochs = None, 0
         if epochs is not None:
-            epochs = engine.epochs = engine.epochs + int(epochs)
+            epochs = engine.epochs + int(epochs)
         if callable(until):
             until = until(began)
         last = None if until is None else int(until)
         stop = stack.enter_context(stop_on_signal())
         run = stack.enter_context(TrainingRun(engine, hooks, last))
+        stack.push(functools.partial(_count_epochs, engine, epochs))
+        if engine.state is None and began == 0:
+            stack.push(functools.partial(_forget, engine))
 
         def evaluated() -> dict[str, float] | None:
             assert evaluation is not None
@@ -68,9 +72,6 @@ def train(
             evaluate=None if evaluation is None else evaluated,
             eval_every=None if evaluation is None else evaluation.every,
         )()
-        if epochs is None and (position := engine.position()) is not None:
-            begun = position["row"] > 0 or position["element"] > 0
-            engine.epochs = position["epoch"] + begun  # a later call for epochs first finishes the one begun
         if engine.checkpoints is not None:
             with run.phase("saving"):
                 engine.checkpoints.wait()
@@ -79,3 +80,18 @@ def train(
     if stop:  # asked for while the summary was being written
         stop.finish()
     return dict(engine.meta.get("metrics") or {})
+
+
+def _count_epochs(engine: Engine, wanted: int | None, kind: type[BaseException] | None, *_: Any) -> None:
+    """What the calls so far come to, as far as they came: a later call for epochs first finishes the one begun."""
+    if wanted is not None and kind is None:
+        engine.epochs = wanted
+        return
+    position = engine.position()
+    engine.epochs = 0 if position is None else position["epoch"] + (position["row"] > 0 or position["element"] > 0)
+
+
+def _forget(engine: Engine, kind: type[BaseException] | None, *_: Any) -> None:
+    """After a first call that failed before its first step: the next may bring other data."""
+    if kind is not None and engine.position() is None:
+        engine.forget()

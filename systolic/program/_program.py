@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -86,6 +87,7 @@ class Program:
         self.budget = budget if isinstance(budget, CompileBudget) else CompileBudget(budget)
         self.eager = bool(eager)
         self._compiled: dict[Target, dict[Signature, Executable]] = {}
+        self._compiling = threading.Lock()
 
     def compile(self, target: str | Target = "auto", options: CompileOptions | None = None) -> Any:
         """Compile for ``target``.
@@ -194,12 +196,15 @@ class Program:
         compiled = self._compiled.setdefault(target, {})
         if signature in compiled:
             return compiled[signature]
-        self.budget.check(self.name, target, signature)
-        self._check_division(target)
-        started = time.monotonic()
-        executable = Executable(self, target, signature, self.lower(target, args), started)
-        compiled[signature] = executable
-        self.budget.spend(self.name, target, signature)
+        with self._compiling:  # threads that want the same wait for one compile
+            if signature in compiled:
+                return compiled[signature]
+            self.budget.check(self.name, target, signature)
+            self._check_division(target)
+            started = time.monotonic()
+            executable = Executable(self, target, signature, self.lower(target, args), started)
+            self.budget.spend(self.name, target, signature)
+            compiled[signature] = executable
         return executable
 
     def _check_division(self, target: Target) -> None:

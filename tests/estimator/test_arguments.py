@@ -191,3 +191,39 @@ def test_target_and_use_tpu_are_one_switch():
 def test_a_change_that_cannot_be_made(changes, message):
     with pytest.raises(sl.InputError, match=message):
         linear().with_config(**changes)
+
+
+def test_a_copy_begins_with_its_hooks_as_they_were_given():
+    class Counting(sl.Hook):
+        def __init__(self):
+            self.seen = 0
+
+        def after_steps(self, run, step, metrics):
+            self.seen += 1
+
+        def state(self):
+            return {"seen": self.seen}
+
+        def restore(self, state):
+            self.seen = state["seen"]
+
+    hook = Counting()
+    estimator = linear(hooks=(each for each in [hook]), run={"log_every": 1})
+    estimator.train(lambda: make_data(40), steps=3)
+    other = estimator.with_config(seed=7)
+    (copied,) = other.hooks
+    assert (hook.seen, copied.seen) == (3, 0)
+    other.train(lambda: make_data(40), steps=2)
+    assert (hook.seen, copied.seen) == (3, 2)
+
+
+def test_a_hook_that_cannot_be_copied_is_told():
+    class Open(sl.Hook):
+        def __init__(self):
+            self.file = open(__file__)  # noqa: SIM115
+
+    hook = Open()
+    with pytest.raises(sl.InputError, match=r"with_config: the hook Open cannot be copied .* give hooks=\[\.\.\.\]"):
+        linear(hooks=[hook]).with_config(seed=1)
+    assert linear(hooks=[hook]).with_config(seed=1, hooks=[]).hooks == ()
+    hook.file.close()

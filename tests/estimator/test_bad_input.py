@@ -6,12 +6,16 @@ a check that runs out of memory is in the tests of ``check``.
 
 from __future__ import annotations
 
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 from small_models import LINEAR, config, linear, make_data, regression
 
 import systolic as sl
+from systolic.target import libtpu_version
+
+needs_libtpu = pytest.mark.skipif(libtpu_version() is None, reason="needs libtpu")
 
 DATA = make_data(40)
 
@@ -304,3 +308,34 @@ def test_a_source_that_changed_since_the_checkpoint(tmp_path):
     linear(tmp_path).train(lambda: DATA, steps=4)
     with pytest.raises(sl.InputError, match="It was changed since the position was saved"):
         linear(tmp_path).train(lambda: make_data(16), steps=1)
+
+
+def test_two_arrays_under_one_path_are_refused():
+    model = (lambda key: {"a/b": jnp.ones(3), "a": {"b": jnp.ones(3)}}, lambda p, x: x @ p["a/b"])
+    estimator = sl.Estimator(model, regression, optax.sgd(0.1), train_batch_size=4, config=config())
+    with pytest.raises(sl.InputError, match="params/a/b: two arrays have this path"):
+        estimator.train(lambda: DATA, steps=1)
+
+
+def test_a_check_of_other_data_than_was_trained_on_is_refused():
+    estimator = linear(batch=4)
+    estimator.train(lambda: DATA, steps=1)
+    wide = {"x": np.zeros((4, 7), "float32")}, np.zeros(4, "float32")
+    with pytest.raises(sl.InputError, match=r"'x' .* shape \(4, 7\) seen, \(rows, 3\) expected"):
+        estimator.check(lambda: wide, target="v5e-1")
+
+
+def test_a_checked_batch_must_divide_into_microbatches():
+    with pytest.raises(sl.InputError, match=r"check\(batch_size\): saw 6, which is not divisible by 4 microbatches"):
+        linear(accumulate=4).check(lambda: DATA, target="v5e-1", batch_size=6)
+
+
+@needs_libtpu
+def test_a_mistake_in_model_fn_is_raised_by_a_check():
+    def model_fn(model, features, labels, mode):
+        y = model(features["x"])
+        metrics = {"short": (y - labels)[:2]} if mode is sl.Mode.EVAL else {}
+        return sl.EstimatorSpec(loss=(y - labels) ** 2, predictions=y, metrics=metrics)
+
+    with pytest.raises(sl.InputError, match="short"):
+        linear(model_fn=model_fn).check(lambda: DATA, target="v5e-1", programs=["eval"])

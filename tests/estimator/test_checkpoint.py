@@ -22,12 +22,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from small_models import close, linear, make_data, network, same_bits, weights
+from small_models import WIDTH, close, config, linear, make_data, network, regression, same_bits, weights
 
 import systolic as sl
 from systolic import data
 from systolic.estimator import _checkpoint
 from systolic.estimator._checkpoint import Checkpoints
+from systolic.estimator._checkpoint_errors import explained
 from systolic.estimator._folder import locked
 
 DATA = make_data(40)
@@ -630,6 +631,37 @@ def test_an_evaluation_follows_what_another_process_has_trained_since(tmp_path):
     assert evaluator.evaluate(DATA) != first
     assert evaluator.step == 10
     assert same_bits(weights(trainer), weights(evaluator))
+
+
+def test_an_evaluator_that_was_there_first_finds_the_first_checkpoint(tmp_path):
+    evaluator = linear(model_dir=tmp_path)
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(sl.CheckpointError, match="has not been trained"):
+        evaluator.evaluate(DATA)
+    assert evaluator.step == 0
+    trainer = linear(model_dir=tmp_path)
+    trainer.train(DATA, steps=5)
+    assert evaluator.step == 5
+    assert evaluator.evaluate(DATA) == trainer.evaluate(DATA)
+
+
+def test_the_moving_average_of_a_single_array_is_found_in_a_checkpoint(tmp_path):
+    def bare(**options):
+        model = (lambda key: jnp.zeros(WIDTH), lambda params, x: x @ params)
+        return sl.Estimator(model, regression, optax.sgd(0.1), train_batch_size=8, config=config(tmp_path), **options)
+
+    trainer = bare(ema=0.9)
+    trainer.train(DATA, steps=5)
+    assert bare().evaluate(DATA) == trainer.evaluate(DATA)
+
+
+def test_what_the_caller_was_about_is_not_told_as_the_cause_of_a_checkpoint_error():
+    try:
+        raise PermissionError(13, "earlier")
+    except PermissionError:
+        with pytest.raises(sl.CheckpointError) as caught, explained("checkpoint 3 cannot be read", "delete it"):
+            raise KeyError("leaf")  # noqa: B904
+    assert str(caught.value) == "checkpoint 3 cannot be read: KeyError 'leaf'; delete it"
 
 
 def test_training_can_go_on_with_other_data_from_its_first_example(tmp_path):

@@ -12,10 +12,11 @@ import textwrap
 import threading
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from small_models import linear, make_data, network, regression, weights
+from small_models import config, linear, make_data, network, regression, weights
 
 import systolic as sl
 from systolic.estimator import _export
@@ -428,3 +429,15 @@ def test_a_loaded_model_serves_several_threads(tmp_path):
     for n, answer in zip([1, 2, 3, 4, 5, 6] * 8, answers, strict=True):
         np.testing.assert_allclose(answer, expected[:n], rtol=1e-5)
     assert len(loaded._compiled) == 2
+
+
+def test_a_scalar_parameter_stays_a_scalar(tmp_path):
+    model = (
+        lambda key: {"w": jnp.ones(3), "t": jnp.float32(2.0)},
+        lambda p, x: x @ p["w"] * p["t"] + 1000 * p["t"].ndim,
+    )
+    estimator = sl.Estimator(model, regression, optax.sgd(0.0), train_batch_size=8, config=config())
+    features, labels = make_data(8)
+    estimator.train((features, labels), steps=1)
+    loaded = sl.load(estimator.export(tmp_path / "export"))
+    np.testing.assert_allclose(loaded.predict(features)["y"], 2 * features["x"].sum(1), rtol=1e-5)

@@ -114,3 +114,30 @@ def test_an_exception_of_a_callback_in_an_evaluation_leaves_the_state_where_it_i
         estimator.train_and_evaluate(lambda: DATA, lambda: DATA, max_steps=8, eval_every=4)
     assert estimator.step == 4
     assert jnp.isfinite(estimator.state["params"]["w"]).all()
+
+
+def test_a_first_call_that_failed_leaves_the_estimator_as_new():
+    estimator = linear()
+    for _ in range(2):
+        with pytest.raises(sl.InputError, match="labels"):
+            estimator.train(lambda: DATA[0], steps=1)
+    estimator.train(lambda: DATA, steps=1)
+    other = linear()
+    other.train(lambda: DATA, steps=1)
+    assert same_bits(weights(estimator), weights(other))
+
+
+def test_epochs_that_a_failed_call_did_not_come_to_are_not_counted():
+    estimator = linear(batch=4)  # 40 examples: ten steps an epoch
+
+    def rows(broken):
+        for i in range(40):
+            if broken and i == 26:
+                raise OSError("unplugged")
+            yield {"x": DATA[0]["x"][i : i + 1]}, DATA[1][i : i + 1]
+
+    with pytest.raises(sl.InputError, match="unplugged"):
+        estimator.train(lambda: rows(True), epochs=5)
+    assert estimator.step <= 6
+    estimator.train(lambda: rows(False), epochs=1)  # finishes the one begun, and then has one
+    assert estimator.step == 20

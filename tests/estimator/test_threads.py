@@ -83,3 +83,35 @@ def test_a_hook_cannot_train_the_estimator_that_called_it():
     estimator = linear(hooks=[Again()])
     with pytest.raises(sl.InputError, match="in training already"):
         estimator.train(DATA, steps=3)
+
+
+@pytest.mark.parametrize("use", ["evaluate", "predict"])
+def test_an_estimator_in_training_is_not_used_by_another_thread(use):
+    hook = Inside()
+    estimator = linear()
+    estimator.train(DATA, steps=1)
+    thread = threading.Thread(target=estimator.train, args=(DATA,), kwargs={"steps": 3, "hooks": [hook]})
+    thread.start()
+    try:
+        assert hook.entered.wait(60)
+        with pytest.raises(sl.InputError, match="is being trained by another thread, which takes its parameters over"):
+            list(getattr(estimator, use)(DATA))
+    finally:
+        hook.leave.set()
+        thread.join()
+    assert estimator.evaluate(DATA)["loss"] >= 0
+
+
+@pytest.mark.parametrize("use", ["evaluate", "predict"])
+def test_training_in_the_middle_of_a_pass_is_told(use):
+    estimator = linear(batch=4)
+    estimator.train(DATA, steps=1)
+
+    def trains_in_between():
+        for i in range(5):
+            if i == 3:
+                estimator.train(DATA, steps=1)
+            yield {"x": DATA[0]["x"][4 * i : 4 * i + 4]}, DATA[1][4 * i : 4 * i + 4]
+
+    with pytest.raises(sl.InputError, match="the model was trained on while it was being evaluated or its predictions"):
+        list(getattr(estimator, use)(trains_in_between))

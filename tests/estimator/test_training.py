@@ -592,6 +592,9 @@ def test_in_bfloat16_methods_and_parts_of_a_model_return_float32():
     class Parts(nnx.Module):
         def __init__(self, rngs):
             self.trunk, self.head = nnx.Linear(3, 4, rngs=rngs), nnx.Linear(4, 1, rngs=rngs)
+            self.more = nnx.List([nnx.Linear(4, 4, rngs=rngs) for _ in range(2)])
+            self.named = nnx.Dict(last=nnx.Linear(4, 4, rngs=rngs))
+            self.sizes = (3, 4)
 
         def encode(self, x):
             return self.trunk(x)
@@ -602,13 +605,19 @@ def test_in_bfloat16_methods_and_parts_of_a_model_return_float32():
         hidden = model.encode(features["x"])
         y = model.head(hidden)
         seen.update(hidden=hidden.dtype, y=y.dtype, inside=model.trunk.kernel.dtype)
+        for part in model.more:
+            hidden = part(hidden)
+        seen.update(first=model.more[0](hidden).dtype, each=hidden.dtype, named=model.named["last"](hidden).dtype)
+        assert len(model.more) == 2
+        assert model.sizes == (3, 4)
         return sl.EstimatorSpec(loss=(y[:, 0] - labels) ** 2)
 
     estimator = sl.Estimator(
         lambda rngs: Parts(rngs), model_fn, optax.sgd(0.1), train_batch_size=8, config=config(), precision="bfloat16"
     )
     estimator.train(make_data(8), steps=1)
-    assert seen == {"hidden": jnp.float32, "y": jnp.float32, "inside": jnp.bfloat16}
+    assert seen.pop("inside") == jnp.bfloat16
+    assert seen == dict.fromkeys(("hidden", "y", "first", "each", "named"), jnp.float32)
 
 
 def test_train_and_evaluate_goes_on_with_other_data_from_their_first_example():

@@ -212,6 +212,33 @@ def test_a_compiler_that_dies_is_an_error_and_the_caller_lives_on(fresh_cache, n
     assert not list(fresh_cache.glob("described/*"))
 
 
+SCHEDULE = """HloModule jit_f, is_scheduled=true
+
+ENTRY %main (p0: f32[8]) -> f32[8] {
+  %p0 = f32[8]{0} parameter(0)
+  ROOT %add = f32[8]{0} add(%p0, %p0)
+}
+"""
+
+
+@pytest.mark.parametrize("depth", ["fast", "full"])
+def test_a_compiler_killed_while_it_generates_code_is_no_verdict(fresh_cache, monkeypatch, tmp_path, depth):
+    # As by the kernel where memory is short: the schedule is written already.
+    (tmp_path / "schedule").write_text(SCHEDULE)
+    script = f'cp {tmp_path}/schedule "$0"/dump/module_0001.jit_f.TLP-hlo.txt; sleep 0.3; kill -9 $$'
+    start = subprocess.Popen
+    monkeypatch.setattr(
+        _runner.subprocess,
+        "Popen",
+        lambda command, **options: start(
+            command if command[0] == "/bin/sh" else ["/bin/sh", "-c", script, command[-1]], **options
+        ),
+    )
+    with pytest.raises(CompilerCrash, match="was killed from outside"):
+        a_layer().compile("v5e-8", CompileOptions(depth=depth))
+    assert not list(fresh_cache.glob("described/*"))
+
+
 @pytest.mark.parametrize(
     ("said", "kind", "kept"),
     [

@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import hypothesis
 import hypothesis.strategies as st
@@ -326,3 +328,18 @@ def test_a_program_set_keeps_names_apart():
         programs.add(Program(scaled, zeros(1), 1.0, name="one"))
     with pytest.raises(InputError, match="no program 'three'; there are one, two"):
         programs["three"]
+
+
+def test_threads_that_want_one_program_wait_for_one_compile():
+    traces = []
+
+    def slow(x):
+        traces.append(1)
+        time.sleep(0.2)
+        return x + 1
+
+    program = Program(slow, np.zeros(3, np.float32), name="slow")
+    with ThreadPoolExecutor(4) as pool:
+        executables = list(pool.map(lambda _: program.compile("cpu:1"), range(4)))
+    assert len(traces) == 1
+    assert all(executable is executables[0] for executable in executables)

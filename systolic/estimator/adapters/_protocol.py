@@ -97,9 +97,13 @@ def check_names(kind: str, seen: Mapping[tuple[str, ...], Any], wanted: Mapping[
 def check_arrays(params: PyTree, model_state: PyTree) -> None:
     """InputError unless params are floating-point arrays and the state holds arrays that a checkpoint can store."""
     for kind, tree in (("params", params), ("model_state", model_state)):
+        seen: set[str] = set()
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
             dtype = getattr(leaf, "dtype", None)
             name = "/".join([kind, *(str(getattr(p, "key", getattr(p, "idx", getattr(p, "name", p)))) for p in path)])
+            if name in seen:
+                raise InputError(f"{name}: two arrays have this path, of which one has a '/' in a key; rename that key")
+            seen.add(name)
             if dtype is None:
                 raise InputError(f"{name}: got {type(leaf).__name__}, wanted an array. Wrap it with jnp.asarray.")
             if jnp.issubdtype(dtype, jax.dtypes.prng_key):
