@@ -147,11 +147,6 @@ class Page:
         self._plots.append(svg)
         return self
 
-    def add_code(self, text: str, title: str = "") -> Page:
-        """Text kept as it is; with a title it is folded away until the title is opened."""
-        code = f"<pre><code>{escape(text)}</code></pre>"
-        return self._add(f"<details><summary>{escape(title)}</summary>{code}</details>" if title else code)
-
     def html(self) -> str:
         """The whole page as text."""
         self._close_plots()

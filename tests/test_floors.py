@@ -16,6 +16,7 @@ ROOT = pathlib.Path(systolic.__file__).parent
 GROUND = {
     "_errors",
     "_arguments",
+    "_source",
     "_log",
     "_ranges",
     "_private_jax",

@@ -55,7 +55,7 @@ def full_page() -> Page:
     page = Page('Run <1> & "co"', "it's small", footer="end")
     page.add_heading("A & B").add_heading("sub", level=3).add_text("first\n\nsecond <i>").add_text("careful", "warn")
     page.add_cards([("loss", "0.1", "eval"), ("over", "1 GiB", "", "bad")])
-    page.add_table(["name", "bytes"], [["<b>", 4], [None, 5.5]], "lr").add_code("a < b", "HLO").add_code("x && y")
+    page.add_table(["name", "bytes"], [["<b>", 4], [None, 5.5]], "lr")
     page.add_plot(line_plot({"<train>": ([0, 1, 2], [1.0, math.nan, 3.0])}, "step", "loss", 'T "quoted" <t>'))
     page.add_plot(bar_plot({"train <1>": {"a": 5.0, "b": 2.0}}, "Memory", kind="bytes", limit=("HBM", 4.0)))
     page.add_plot(area_plot(range(3), {"p": [1, 1, 1], "q": [0, 2, 0]}, "at", "bytes", "Live", limit=("HBM", 4.0)))
@@ -68,7 +68,7 @@ def test_page_is_balanced_self_contained_and_escaped():
     assert not re.search(r"https?://|//[a-z]+\.|@import|url\(|<script", html)
     assert not [a for _, attributes in parser.tags for a in attributes if a in ("src", "href") or a.startswith("on")]
     text = "".join(parser.text)
-    for given in ('Run <1> & "co"', "it's small", "second <i>", "<b>", "a < b", "x && y", "<train>", "train <1>"):
+    for given in ('Run <1> & "co"', "it's small", "second <i>", "<b>", "<train>", "train <1>"):
         assert given in text
     assert "i" not in [tag for tag, attributes in parser.tags if not attributes]
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import pathlib
 import re
 from collections.abc import Iterator, Mapping
 
-_OWN = re.compile(rf"^{re.escape(str(pathlib.Path(__file__).parents[1]))}/|/bin/systolic$|^<")
-_LIBRARY = re.compile(rf"/site-packages/|/dist-packages/|{_OWN.pattern}|/lib/python3")
+from systolic._source import is_ours, is_users_file
 
 
 class Frames:
@@ -27,8 +25,8 @@ class Frames:
         """``file:line`` of the innermost frame outside libraries; a library's where there is none; empty where all is ours."""
         if frame not in self._sources:
             places = list(self.stack(frame))
-            user = (place for place in places if not _LIBRARY.search(place[0]))
-            foreign = (place for place in places if not _OWN.search(place[0]))
+            user = (place for place in places if is_users_file(place[0]))
+            foreign = (place for place in places if not is_ours(place[0]))
             found = next(user, next(foreign, None))
             self._sources[frame] = f"{found[0]}:{found[1]}" if found else ""
         return self._sources[frame]

@@ -1,7 +1,7 @@
 """What becomes of a command: its exit status, and a message for each way in which it can end early.
 
 Exit status: 0 done; 1 a check found something that does not compile or fit, or the doctor found a problem; 2 bad input,
-with its message on stderr; 130 interrupted; 143 told to end. A bug of ours shows its traceback, and ends with 1.
+with its message on stderr, or a check could not tell; 130 interrupted; 143 told to end. A bug of ours shows its traceback, and ends with 1.
 """
 
 from __future__ import annotations

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-import os
-import sysconfig
 import traceback
 
-import systolic
+from systolic._source import is_ours, is_users_file
 
 _MOST_FRAMES = 12
 
@@ -15,7 +12,7 @@ _MOST_FRAMES = 12
 def is_users(error: BaseException) -> bool:
     """Whether the error came up in the user's code, or in a library that this code called; no bug of ours."""
     frames = traceback.extract_tb(error.__traceback__)
-    return any(map(_in_users_file, frames)) and not _is_ours(frames[-1].filename)
+    return any(map(_in_users_file, frames)) and not is_ours(frames[-1].filename)
 
 
 def users_part(error: BaseException) -> str:
@@ -35,31 +32,3 @@ def users_part(error: BaseException) -> str:
 
 def _in_users_file(frame: traceback.FrameSummary) -> bool:
     return is_users_file(frame.filename)
-
-
-def is_users_file(path: str) -> bool:
-    """Whether a Python file is the user's: neither of a library nor ours."""
-    if path.startswith("<"):  # <frozen importlib>, <string>
-        return False
-    real = os.path.realpath(path)
-    if {"site-packages", "dist-packages"}.intersection(real.split(os.sep)):
-        return False
-    return not any(real.startswith(folder) for folder in _libraries())
-
-
-def _is_ours(path: str) -> bool:
-    return os.path.realpath(path).startswith(_folder_of_ours())
-
-
-@functools.cache
-def _folder_of_ours() -> str:
-    assert systolic.__file__ is not None
-    return os.path.join(os.path.realpath(os.path.dirname(systolic.__file__)), "")
-
-
-@functools.cache
-def _libraries() -> tuple[str, ...]:
-    """Folders of the standard library and of this package."""
-    paths = sysconfig.get_paths()
-    standard = (os.path.join(os.path.realpath(paths[name]), "") for name in ("stdlib", "platstdlib"))
-    return (_folder_of_ours(), *standard)

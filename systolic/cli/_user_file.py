@@ -31,10 +31,13 @@ def load_file(path: str, option: str = "FILE.py:NAME") -> types.ModuleType:
         near = [f.name for f in file.parent.glob("*.py")] if file.parent.is_dir() else []
         close = difflib.get_close_matches(file.name, near, n=1)
         raise InputError(f"{option}: there is no file {path}" + (f"; nearest: {close[0]}" if close else ""))
-    loaded = sys.modules.get(file.stem)
-    if loaded is not None and _same_file(loaded, file):
-        return loaded
-    name = file.stem if loaded is None and file.stem.isidentifier() else f"systolic_file_{file.stem}"
+    for loaded in list(sys.modules.values()):
+        if _same_file(loaded, file):
+            return loaded
+    name, number = file.stem, 0
+    while name in sys.modules or not name.isidentifier():  # another file of this name
+        number += 1
+        name = f"systolic_file_{number}"
     folder = str(file.parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)

@@ -7,7 +7,7 @@ import sys
 import types
 from typing import Any
 
-from systolic.cli._user_errors import is_users_file
+from systolic._source import is_users_file
 
 _MOST = 12
 

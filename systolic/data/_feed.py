@@ -45,11 +45,6 @@ class Feed:
     def wait_seconds(self) -> float:
         return self._spent + (self._ahead.wait_seconds if self._ahead is not None else 0.0)
 
-    @property
-    def threaded(self) -> bool:
-        """Whether a thread makes the items."""
-        return self._ahead is not None
-
     def __iter__(self) -> Feed:
         return self
 

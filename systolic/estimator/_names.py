@@ -8,7 +8,7 @@ from typing import Any
 
 from systolic._errors import InputError
 
-RESERVED = ("step", "learning_rate", "steps_per_second", "examples_per_second", "input_wait")
+RESERVED = ("step", "learning_rate", "steps_per_second", "input_wait")
 """What a training run reports beside the metrics, under these names."""
 
 _NAME = re.compile(r"[\w.-]+(/[\w.-]+)*")

@@ -14,6 +14,7 @@ import jax.extend
 import numpy as np
 
 from systolic._errors import NonFiniteError
+from systolic._source import is_users_file
 from systolic.data import ElementSpec
 from systolic.estimator._steps import Clock, Steps
 from systolic.program import leaf_names
@@ -145,14 +146,11 @@ def _where(value: Any) -> str:
 def _describe(kind: str, equation: Any, value: Any) -> str:
     name = str(equation.source_info.name_stack)
     operation = "/".join(part for part in (name, equation.primitive.name) if part)
-    frame = _user_frame(equation.source_info.traceback)
+    frame = _user_line(equation.source_info.traceback)
     return f"{kind} first comes out of {operation}{_where(value)}" + (f", at {frame}" if frame else "")
 
 
-def _user_frame(traceback: Any) -> str | None:
-    """The innermost line outside of JAX and the model libraries."""
-    skip = ("/jax/", "/jaxlib/", "/flax/", "/optax/", "/equinox/", "/systolic/estimator/", "/systolic/program/")
-    for frame in traceback.frames if traceback is not None else ():
-        if not any(part in frame.file_name for part in skip):
-            return f"{frame.file_name}:{frame.line_num}"
-    return None
+def _user_line(traceback: Any) -> str | None:
+    """``file:line`` of the innermost frame of the user's."""
+    frames = traceback.frames if traceback is not None else ()
+    return next((f"{frame.file_name}:{frame.line_num}" for frame in frames if is_users_file(frame.file_name)), None)

@@ -16,9 +16,9 @@ from systolic.estimator._events import read_events
 FILE_NAME = "summary.html"
 
 # Values of "train" records that are about the run, not about the model.
-LEARNING_RATE, STEPS_PER_SECOND, EXAMPLES_PER_SECOND = "learning_rate", "steps_per_second", "examples_per_second"
+LEARNING_RATE, STEPS_PER_SECOND = "learning_rate", "steps_per_second"
 INPUT_WAIT = "input_wait"
-_RUN_METRICS = (LEARNING_RATE, STEPS_PER_SECOND, EXAMPLES_PER_SECOND, INPUT_WAIT)
+_RUN_METRICS = (LEARNING_RATE, STEPS_PER_SECOND, INPUT_WAIT)
 _MOST_PLOTS = 24
 
 Curve = tuple[list[int], list[float]]
@@ -123,12 +123,9 @@ def _cards(curves: Mapping[str, Mapping[str, Curve]], info: Mapping[str, Any]) -
         kind = next((k for k in kinds if k.startswith("eval")), next(iter(kinds)))
         steps, values = kinds[kind]
         cards.append((name, _shown(name, kinds, values[-1]), f"{kind}, step {steps[-1]:,}"))
-    for key, label, unit in ((EXAMPLES_PER_SECOND, "throughput", "examples/s"), (STEPS_PER_SECOND, "rate", "steps/s")):
-        if key in curves:
-            finite = sorted(v for _, ys in curves[key].values() for v in ys if math.isfinite(v))
-            if finite:
-                cards.append((label, format_value(finite[len(finite) // 2], digits=3), f"{unit}, median"))
-                break
+    rates = sorted(v for _, ys in curves.get(STEPS_PER_SECOND, {}).values() for v in ys if math.isfinite(v))
+    if rates:
+        cards.append(("rate", format_value(rates[len(rates) // 2], digits=3), "steps/s, median"))
     if info.get("parameters") is not None:
         size = format_value(info["parameter_bytes"], "bytes") if info.get("parameter_bytes") is not None else ""
         cards.append(("parameters", _count(info["parameters"]), size))
@@ -157,9 +154,8 @@ def _add_curves(page: Page, curves: Mapping[str, Mapping[str, Curve]]) -> None:
 
 
 def _add_speed(page: Page, curves: Mapping[str, Mapping[str, Curve]], info: Mapping[str, Any]) -> None:
-    rate = EXAMPLES_PER_SECOND if EXAMPLES_PER_SECOND in curves else STEPS_PER_SECOND
     plots = [
-        (rate, "Throughput", "examples/s" if rate == EXAMPLES_PER_SECOND else "steps/s", "number"),
+        (STEPS_PER_SECOND, "Rate", "steps/s", "number"),
         (INPUT_WAIT, "Waiting for input", "share of the time", "percent"),
         (LEARNING_RATE, "Learning rate", "", "number"),
     ]

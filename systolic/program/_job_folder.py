@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
+import hashlib
 import os
 import pathlib
 import shutil
@@ -19,7 +21,6 @@ from collections.abc import Iterator
 
 from systolic.program._errors import CompilerCrash
 
-_PREFIX = "systolic-compile-"
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 # The compiler may write for another moment while the kernel ends it: so more than one try.
@@ -44,7 +45,7 @@ def job_folder(program: str) -> Iterator[pathlib.Path]:
         base = "/tmp"
     sweep(pathlib.Path(base))
     try:
-        folder = pathlib.Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=base))
+        folder = pathlib.Path(tempfile.mkdtemp(prefix=f"{_prefix()}{os.getpid()}-", dir=base))
         with _janitor(folder):
             yield folder
     except OSError as error:
@@ -54,11 +55,19 @@ def job_folder(program: str) -> Iterator[pathlib.Path]:
 
 
 def sweep(base: pathlib.Path) -> None:
-    """Remove the folders of owners that are no more."""
-    for folder in base.glob(f"{_PREFIX}*-*"):
-        owner = folder.name.removeprefix(_PREFIX).partition("-")[0]
+    """Remove the folders of owners that are no more, among those whose process numbers mean the same as ours."""
+    for folder in base.glob(f"{_prefix()}*-*"):
+        owner = folder.name.removeprefix(_prefix()).partition("-")[0]
         if owner.isdigit() and not os.path.exists(f"/proc/{owner}"):
             shutil.rmtree(folder, ignore_errors=True)  # another user's stays
+
+
+@functools.cache
+def _prefix() -> str:
+    """Of the folders of this kernel and process namespace: a disk may be shared with other machines and containers."""
+    boot = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text()
+    namespace = os.readlink("/proc/self/ns/pid")
+    return f"systolic-compile-{hashlib.sha256((boot + namespace).encode()).hexdigest()[:8]}-"
 
 
 def is_full(folder: pathlib.Path) -> bool:

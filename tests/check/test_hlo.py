@@ -6,6 +6,8 @@ import pathlib
 
 import pytest
 
+from systolic import check
+from systolic.check._frames import Frames
 from systolic.check._hlo import parse
 from systolic.check._shape import leaf_count, leaves, parse_shape
 
@@ -122,3 +124,22 @@ def test_memory_spaces_and_nested_tuples():
     assert len(shape) == 3
     with pytest.raises(ValueError, match="not an HLO shape"):
         parse_shape("f32[2]{0} nonsense")
+
+
+def test_the_users_line_is_told_from_those_of_libraries_and_ours():
+    ours = check.__file__
+    theirs = "/home/me/jax/models/net.py"  # a folder of the user's with the name of a library
+    tables = {
+        "FileNames": {1: '"/x/site-packages/flax/nnx/nn.py"', 2: f'"{theirs}"', 3: f'"{ours}"', 4: '"<frozen runpy>"'},
+        "FileLocations": {n: f"{{file_name_id={n} line={10 * n}}}" for n in (1, 2, 3, 4)},
+        "StackFrames": {
+            1: "{file_location_id=1 parent_frame_id=3}",  # of flax, called from the user's
+            2: "{file_location_id=2 parent_frame_id=4}",
+            3: "{file_location_id=3 parent_frame_id=5}",  # ours, from Python's
+            4: "{file_location_id=4}",
+        },
+    }
+    frames = Frames(tables)
+    assert frames.source(1) == f"{theirs}:20"
+    assert frames.source(2) == f"{theirs}:20"
+    assert frames.source(3) == ""

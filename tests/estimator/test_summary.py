@@ -73,7 +73,7 @@ def run_folder(tmp_path):
                 {
                     "loss": 3.0 / step if step != 50 else math.nan,
                     "learning_rate": 1e-3,
-                    "examples_per_second": 1000.0 + step,
+                    "steps_per_second": 1000.0 + step,
                     "input_wait": 0.02,
                 },
             )
@@ -110,12 +110,12 @@ def test_the_page_shows_the_run(run_folder):
         "loss: train, eval over step",
         "accuracy: eval over step",
         "by/digit: eval over step",
-        "Throughput: train over step",
+        "Rate: train over step",
         "Waiting for input: train over step",
         "Learning rate: train over step",
         "Where the time went: run 1 min 9 s",
     }
-    assert "1,155" in text or "1,160" in text  # median throughput to three digits
+    assert "1,155" in text or "1,160" in text  # median rate to three digits
 
 
 def test_the_last_record_of_a_step_counts(tmp_path):

@@ -328,11 +328,14 @@ def test_no_compiler_outlives_its_caller(tmp_path, number):
 
 
 def test_what_a_loss_of_power_left_is_swept_away_and_what_is_in_use_stays(tmp_path):
-    gone, used = tmp_path / f"systolic-compile-{2**22 + 1}-abc", tmp_path / f"systolic-compile-{os.getpid()}-abc"
-    for folder in (gone, used):
+    with job_folder("p") as used:
+        ours = used.name.partition(f"{os.getpid()}-")[0]
+    gone, used = tmp_path / f"{ours}{2**22 + 1}-abc", tmp_path / used.name
+    elsewhere = tmp_path / f"systolic-compile-0f0ther0-{2**22 + 1}-abc"  # of a container with the same /tmp
+    for folder in (gone, used, elsewhere):
         (folder / "dump").mkdir(parents=True)
     sweep(tmp_path)
-    assert [folder.name for folder in tmp_path.iterdir()] == [used.name]
+    assert {folder.name for folder in tmp_path.iterdir()} == {used.name, elsewhere.name}
 
 
 def test_a_job_leaves_neither_folder_nor_process(tmp_path, monkeypatch):
