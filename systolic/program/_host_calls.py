@@ -17,6 +17,7 @@ from jax.interpreters import mlir
 
 from systolic._errors import CompileError
 from systolic._private_jax import callback_lowering, user_line, what_was_checked
+from systolic.program._rewrite import Rewriter
 
 _CALLBACKS = frozenset({"pure_callback", "io_callback", "debug_callback", "debug_print"})
 
@@ -35,64 +36,36 @@ def without_host_functions(traced: Any, devices: int) -> tuple[Callable[..., Any
         CompileError: an ordered callback in a program for more than one device, which JAX does not run; or this JAX
             lowers callbacks in a way that is not known here.
     """
-    swap = _Swap(devices)
-    jaxpr = swap.apply(traced.jaxpr)
-    if not swap.notes:
+    notes: list[str] = []
+
+    def change(equation: Any) -> Any:
+        if equation.primitive.name not in _CALLBACKS:
+            return None
+        notes.append(_note(equation))
+        if devices > 1 and any("Ordered" in type(effect).__name__ for effect in equation.effects):
+            raise CompileError(
+                f"an ordered {_note(equation).partition(': ')[0]} in a program for {devices} devices: JAX "
+                "runs ordered callbacks on one device only; pass ordered=False"
+            )
+        params = {
+            "results": tuple(variable.aval for variable in equation.outvars),
+            "placement": equation.params.get("sharding"),
+        }
+        # The effects order calls on the host; the transfers themselves have side effects, for which the compiler keeps them.
+        return equation.replace(primitive=host_call_p, params=params, effects=frozenset())
+
+    jaxpr = Rewriter(change).apply(traced.jaxpr)
+    if not notes:
         return None
     if callback_lowering() is None:
         raise CompileError(
-            f"{swap.notes[0].partition(': ')[0]}: this program calls the host, and how this JAX lowers such calls for a "
+            f"{notes[0].partition(': ')[0]}: this program calls the host, and how this JAX lowers such calls for a "
             f"TPU that is not attached is not known ({what_was_checked()}); install one of those, or leave the call out "
             "of the program that is checked"
         )
     structure = jax.tree.structure(traced.out_info)
     run = core.jaxpr_as_fun(jaxpr)
-    return lambda *leaves: jax.tree.unflatten(structure, run(*leaves)), tuple(dict.fromkeys(swap.notes))
-
-
-class _Swap:
-    """Replaces the callbacks in a jaxpr and in those inside it, and takes their effects away.
-
-    The effects order calls on the host; the transfers themselves have side effects for the compiler, which keeps them.
-    """
-
-    def __init__(self, devices: int) -> None:
-        self.devices = devices
-        self.notes: list[str] = []
-        self._effects: set[Any] = set()
-
-    def apply(self, value: Any) -> Any:
-        """``value`` with the callbacks replaced; it comes back itself where there are none."""
-        if isinstance(value, core.ClosedJaxpr) and value.jaxpr is not value:  # one class since JAX 0.12
-            inner = self.apply(value.jaxpr)
-            return value if inner is value.jaxpr else value.replace(jaxpr=inner)
-        if isinstance(value, core.Jaxpr):
-            equations = [self._equation(equation) for equation in value.eqns]
-            if all(new is old for new, old in zip(equations, value.eqns, strict=True)):
-                return value
-            return value.replace(eqns=equations, effects=frozenset(value.effects) - self._effects)
-        if type(value) in (tuple, list):
-            items = [self.apply(item) for item in value]
-            changed = any(new is not old for new, old in zip(items, value, strict=True))
-            return type(value)(items) if changed else value
-        return value
-
-    def _equation(self, equation: Any) -> Any:
-        if equation.primitive.name in _CALLBACKS:
-            self._effects |= set(equation.effects)
-            self.notes.append(_note(equation))
-            if self.devices > 1 and any("Ordered" in type(effect).__name__ for effect in equation.effects):
-                raise CompileError(
-                    f"an ordered {_note(equation).partition(': ')[0]} in a program for {self.devices} devices: JAX "
-                    "runs ordered callbacks on one device only; pass ordered=False"
-                )
-            results = tuple(variable.aval for variable in equation.outvars)
-            params = {"results": results, "placement": equation.params.get("sharding")}
-            return equation.replace(primitive=host_call_p, params=params, effects=frozenset())
-        params = {name: self.apply(value) for name, value in equation.params.items()}
-        if all(params[name] is value for name, value in equation.params.items()):
-            return equation
-        return equation.replace(params=params, effects=frozenset(equation.effects) - self._effects)
+    return lambda *leaves: jax.tree.unflatten(structure, run(*leaves)), tuple(dict.fromkeys(notes))
 
 
 def _send_and_receive(ctx: Any, *operands: Any, results: Any, placement: Any) -> Sequence[Any]:

@@ -25,6 +25,7 @@ from systolic.program._arguments import (
 )
 from systolic.program._budget import CompileBudget
 from systolic.program._constants import large_constants
+from systolic.program._cpu_convolutions import with_fast_convolutions
 from systolic.program._door import Door
 from systolic.program._executable import Executable
 from systolic.program._leaks import check_leaks
@@ -170,6 +171,7 @@ class Program:
 
     def lower(self, target: str | Target, args: Sequence[Any] | None = None) -> Any:
         """The ``jax.stages.Lowered`` of this program for an attached ``target``."""
+        target = Target(target)
         in_shardings, out_shardings = self.shardings(target)
         kwargs: dict[str, Any] = {} if out_shardings is None else {"out_shardings": out_shardings}
         function = jax.jit(self._strong(), donate_argnums=self.donate, in_shardings=in_shardings, **kwargs)
@@ -178,6 +180,10 @@ class Program:
         check_leaks(traced, self.name)
         if (notice := large_constants(traced, self.fn)) is not None:
             logger.warning("program %r: %s", self.name, notice)
+        if target.platform == "cpu" and target.num_devices == 1 and (faster := with_fast_convolutions(traced)):
+            faster.__name__ = self.name
+            function = jax.jit(faster, donate_argnums=self.donate, in_shardings=in_shardings, **kwargs)
+            traced = function.trace(*(self.example if args is None else map(strong_structs, args)))
         return traced.lower()
 
     def _strong(self) -> Callable[..., Any]:
