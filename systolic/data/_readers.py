@@ -258,4 +258,4 @@ class StreamReader:
 
 def _own(leaf: Any) -> Any:
     """A copy of what the source could still write to: it may fill the same array anew while the batch is in use."""
-    return np.array(leaf) if isinstance(leaf, np.ndarray) and leaf.flags.writeable else leaf
+    return leaf.copy() if isinstance(leaf, np.ndarray) and leaf.flags.writeable else leaf

@@ -212,6 +212,13 @@ def test_a_compiler_that_dies_is_an_error_and_the_caller_lives_on(fresh_cache, n
     assert not list(fresh_cache.glob("described/*"))
 
 
+def test_numbers_of_64_bits_stay_that_where_jax_was_told_to_keep_them():
+    with jax.enable_x64(True):
+        program = Program(lambda n, x: (n + 1, x * 2), shape(dtype=np.int64), shape(8, dtype=np.float32))
+        description = program.compile("v5e-1", CompileOptions(depth="schedule"))
+    assert "(s64[])" in description.hlo_text or "s64[]" in description.hlo_text
+
+
 SCHEDULE = """HloModule jit_f, is_scheduled=true
 
 ENTRY %main (p0: f32[8]) -> f32[8] {
