@@ -8,7 +8,7 @@ import sys
 import types
 from typing import Any
 
-from systolic.check._check import CheckOptions, check, check_programs
+from systolic.check._check import CheckOptions, check, check_programs, resolve_targets
 from systolic.check._fit import BatchSearch
 from systolic.check._report import CheckReport
 from systolic.check._result import Fit, ProgramCheck, StepBound, Trial, Verdict
@@ -24,6 +24,7 @@ __all__ = [
     "Verdict",
     "check",
     "check_programs",
+    "resolve_targets",
 ]
 
 

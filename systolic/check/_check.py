@@ -80,7 +80,7 @@ def check_programs(
         InputError: nothing to check.
     """
     options = options or CheckOptions()
-    wanted = _targets(targets)
+    wanted = resolve_targets(targets)
     if not isinstance(options, CheckOptions):
         raise InputError(f"check(options): saw {options!r}, wanted systolic.check.CheckOptions(...)")
     if not programs:
@@ -107,7 +107,7 @@ def check_programs(
             raise
 
 
-def _targets(targets: object) -> list[Target]:
+def resolve_targets(targets: object) -> list[Target]:
     """One or several, each once: two names of one target are one."""
     if isinstance(targets, str | Target):
         targets = [targets]

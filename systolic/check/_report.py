@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from systolic._errors import InputError
 from systolic._page import format_value
 from systolic.check._occupants import Occupant, argument_totals, occupants
 from systolic.check._result import ProgramCheck, Verdict
@@ -66,11 +67,16 @@ class CheckReport:
         """Write the page to a file.
 
         Raises:
-            OSError: it cannot be written.
+            InputError: it cannot be written.
         """
         from systolic.check._html import page
 
-        return page(self).write(path)
+        if not isinstance(path, str | os.PathLike) or not os.fspath(path):
+            raise InputError(f"write_html(path): saw {path!r}, wanted the path of a file")
+        try:
+            return page(self).write(path)
+        except OSError as error:
+            raise InputError(f"write_html(path): cannot write {path} ({error.strerror or error})") from error
 
     def _repr_html_(self) -> str:
         from html import escape

@@ -6,12 +6,13 @@ import argparse
 import contextlib
 import itertools
 import json
+import os
 import pathlib
 from collections.abc import Iterator
 
 from systolic._errors import InputError
 from systolic.cli._locate import Located, locate, parse_arguments
-from systolic.cli._output import Stream, check_writable, console, emit, stdout, unwritable
+from systolic.cli._output import Stream, check_writable, complain, console, emit, stdout, unwritable
 from systolic.cli._plain import plain
 
 
@@ -77,7 +78,7 @@ def predict(options: argparse.Namespace) -> int:
 def export(options: argparse.Namespace) -> int:
     """Export the latest checkpoint."""
     sizes = None
-    if options.batch_sizes:
+    if options.batch_sizes is not None:
         try:
             sizes = [int(size) for size in options.batch_sizes.split(",")]
         except ValueError:
@@ -100,14 +101,24 @@ def _writer(path: str | None) -> Iterator[Stream]:
         yield out
         out.flush()  # a closed pipe shows here, where it is handled, not at exit
         return
+    wanted = pathlib.Path(path).expanduser()
+    plain = wanted.is_file() or not wanted.exists()  # else a pipe, which takes the rows as they come
+    rows = wanted.with_name(f"{wanted.name}.partial") if plain else wanted
     try:
-        file = open(pathlib.Path(path).expanduser(), "w", encoding="utf-8")  # noqa: SIM115  (closed below)
+        file = open(rows, "w", encoding="utf-8")  # noqa: SIM115  (closed below)
     except OSError as error:
         raise unwritable("--output", path, error) from error
     out = Stream("--output", path, file)
     try:
         yield out
         out.flush()
+        if plain:
+            os.replace(rows, wanted)
     finally:
         with contextlib.suppress(OSError):  # told by the flush
             file.close()
+        if plain and rows.exists():
+            if rows.stat().st_size:
+                complain(f"the rows up to here are in {rows}")
+            else:
+                rows.unlink()

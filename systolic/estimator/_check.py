@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from systolic._arguments import whole
-from systolic._errors import InputError
-from systolic.check import BatchSearch, CheckOptions, CheckReport, check_programs
+from systolic._errors import InputError, TargetError
+from systolic.check import BatchSearch, CheckOptions, CheckReport, check_programs, resolve_targets
 from systolic.data import Batches
 from systolic.estimator._engine import Engine
 from systolic.estimator._mode import Mode
@@ -33,6 +33,8 @@ def check(
             (``init`` runs once, and what it needs is less than what training needs).
         batch_size: global batch size to check instead of the Estimator's own three.
     """
+    if not isinstance(programs, Iterable | None):
+        raise InputError(f"check(programs): saw {programs!r}, wanted some of {', '.join(PROGRAMS)}")
     programs = PROGRAMS[1:] if programs is None else (programs,) if isinstance(programs, str) else tuple(programs)
     if batch_size is not None:
         whole("check(batch_size)", batch_size)
@@ -40,15 +42,17 @@ def check(
         seen = repr(unknown[0]) if programs else "none"
         raise InputError(f"check(programs): saw {seen}, wanted some of {', '.join(PROGRAMS)}")
     size, parts = engine.batch_sizes[Mode.TRAIN], engine.steps.accumulate
-    if batch_size is not None and batch_size % parts and "train" in programs:
-        raise InputError(
-            f"check(batch_size): saw {batch_size}, which is not divisible by {parts} microbatches (accumulate)"
-        )
     with contextlib.closing(
         Batches(input_fn, size, tail="pad", epochs=1, spec=engine.spec, notices=engine.notices)
     ) as batches:
         spec = batches.spec
     sizes = engine.batch_sizes if batch_size is None else dict.fromkeys(Mode, batch_size)
+    targets = resolve_targets(target)
+    for mode in Mode:
+        if mode.value in programs:
+            argument = f"Estimator({mode.value}_batch_size)" if batch_size is None else "check(batch_size)"
+            for each in targets:
+                refuse_indivisible(argument, sizes[mode], each, parts if mode is Mode.TRAIN else 1)
     wanted = {name: p for name, p in engine.program_set(spec, sizes).items() if name in programs}
 
     def resized(mode: Mode) -> Callable[[int], Program]:
@@ -59,4 +63,16 @@ def check(
         for mode in Mode
         if mode.value in wanted
     }
-    return check_programs(wanted, target, options, batches=searches)
+    return check_programs(wanted, targets, options, batches=searches)
+
+
+def refuse_indivisible(argument: str, size: int, target: Target, parts: int) -> None:
+    """TargetError where the devices, each with so many microbatches, do not divide a batch."""
+    if size % (ways := target.num_devices * parts):
+        below = size // ways * ways
+        per = f"{target.num_devices} device{'s' * (target.num_devices > 1)}" + (
+            f" × {parts} microbatches" if parts > 1 else ""
+        )
+        raise TargetError(
+            f"{argument}: saw {size}, which {per} of {target.name} do not divide; use {f'{below} or ' if below else ''}{below + ways}"
+        )

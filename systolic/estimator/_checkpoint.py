@@ -8,9 +8,11 @@ be refused by naming the leaves that differ instead of failing in the middle of 
 from __future__ import annotations
 
 import contextlib
+import json
 import pathlib
 import shutil
 import threading
+import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -86,7 +88,8 @@ class Checkpoints:
             self._manager.save(
                 step,
                 args=ocp.args.Composite(
-                    state=ocp.args.PyTreeSave(arrays), meta=ocp.args.JsonSave({**meta, "leaves": leaves})
+                    state=ocp.args.PyTreeSave(arrays),
+                    meta=ocp.args.JsonSave(_signed({**meta, "leaves": leaves, "checksums": _checksums(flat)})),
                 ),
             )
 
@@ -130,8 +133,7 @@ class Checkpoints:
         """
         step = self._existing(step)
         ocp = self._ocp
-        with explained(f"checkpoint {step} in {self.folder} cannot be read", self._remedy(step)):
-            meta = dict(self._manager.restore(step, args=ocp.args.Composite(meta=ocp.args.JsonRestore())).meta)
+        meta = self.meta(step)
         leaves = {
             name: (tuple(shape), np.dtype(dtype), *key) for name, (shape, dtype, *key) in meta.pop("leaves").items()
         }
@@ -146,6 +148,8 @@ class Checkpoints:
         )
         with explained(f"checkpoint {step} in {self.folder} cannot be read", self._remedy(step)), late_reads_unheard():
             restored = self._manager.restore(step, args=ocp.args.Composite(state=arguments)).state if item else {}
+        sums = meta.pop("checksums", {})  # checkpoints of earlier versions have none
+        self._refuse_damage(step, [n for n, sum_ in _checksums(restored).items() if sums.get(n, sum_) != sum_])
         back = [_key_again(restored.get(name, empty[name]), x) for name, x in _flat(like).items()]
         return jax.tree.unflatten(jax.tree.structure(like), back), meta
 
@@ -153,8 +157,19 @@ class Checkpoints:
         """The JSON part of a checkpoint (step, data position, metrics), without reading arrays."""
         step = self._existing(step)
         with explained(f"checkpoint {step} in {self.folder} cannot be read", self._remedy(step)):
-            return dict(
+            meta = dict(
                 self._manager.restore(step, args=self._ocp.args.Composite(meta=self._ocp.args.JsonRestore())).meta
+            )
+        if (sum_ := meta.pop("checksum", None)) is not None and _signed(meta)["checksum"] != sum_:
+            self._refuse_damage(step, ["meta"])
+        return meta
+
+    def _refuse_damage(self, step: int, names: list[str]) -> None:
+        if names:
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            raise CheckpointError(
+                f"checkpoint {step} in {self.folder} is damaged: the checksum of {', '.join(names[:3])}{more} is not that of what "
+                f"was saved; {self._remedy(step)}"
             )
 
     def close(self) -> None:
@@ -195,6 +210,17 @@ def _turn(manager: Any) -> Iterator[None]:
                 _WRITER[0].wait_until_finished()
         _WRITER[:] = [manager]
         yield
+
+
+def _checksums(flat: Mapping[str, np.ndarray]) -> dict[str, int]:
+    """CRC-32 of the bytes of each array: the files have none that a flipped bit in the numbers would fail."""
+    return {name: zlib.crc32(np.ascontiguousarray(x).reshape(-1).view(np.uint8).data) for name, x in flat.items()}
+
+
+def _signed(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """``meta`` with a checksum of itself."""
+    text = json.dumps(meta, sort_keys=True)
+    return {**meta, "checksum": zlib.crc32(json.dumps(json.loads(text), sort_keys=True).encode())}
 
 
 def _flat(tree: Any) -> dict[str, Any]:

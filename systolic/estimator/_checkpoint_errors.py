@@ -11,7 +11,7 @@ from typing import Any
 
 from systolic._errors import CheckpointError
 
-DISK_FULL = "the disk is full: free some space and start again; earlier checkpoints are whole"
+DISK_FULL = "the disk is full: free some space and start again; what was saved before is whole"
 
 
 def without_orbax_logs() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import optax
@@ -65,7 +65,7 @@ class Definition:
             number("Estimator(clip_norm)", self.clip_norm, 0, math.inf, "a positive norm, or None")
         if self.ema is not None:
             number("Estimator(ema)", self.ema, 0, 1, "a decay between 0 and 1, such as 0.999")
-        if isinstance(self.hooks, Hook):
+        if isinstance(self.hooks, Hook) or not isinstance(self.hooks, Iterable):
             raise InputError(f"Estimator(hooks): saw {self.hooks!r}, wanted a list of hooks: hooks=[...]")
         hooks = HookList(tuple(self.hooks)).hooks  # a generator could be read only once
         object.__setattr__(self, "hooks", hooks)
@@ -73,7 +73,7 @@ class Definition:
 
     def changed(self, **changes: Any) -> Definition:
         """A copy with other arguments; a name may also be that of a field of :class:`systolic.RunConfig`."""
-        own = {field.name for field in dataclasses.fields(self)}
+        own = {field.name for field in dataclasses.fields(self) if field.init}
         run = {field.name for field in dataclasses.fields(RunConfig)}
         for name in changes:
             if name not in own | run:

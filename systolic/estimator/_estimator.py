@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import optax
 
 from systolic._arguments import flag, folder, whole
-from systolic._errors import InputError, TargetError
+from systolic._errors import InputError
 from systolic.estimator import _evaluate, _predict
 from systolic.estimator._config import RunConfig
 from systolic.estimator._definition import Definition
@@ -205,6 +205,9 @@ class Estimator:
             if value is not None or name != "eval_steps":
                 whole(f"train_and_evaluate({name})", value)
         flag("train_and_evaluate(restart_data)", restart_data)
+        for name, data in (("train_fn", train_fn), ("eval_fn", eval_fn)):
+            if data is None:
+                raise InputError(f"train_and_evaluate({name}): saw None, wanted data or a function that returns it")
         for mode in (Mode.EVAL, Mode.TRAIN):
             self._refuse_indivisible(mode)
         evaluation = Evaluation(eval_fn, eval_every, eval_steps)
@@ -253,12 +256,7 @@ class Estimator:
         return export(self._engine, folder("export(directory)", directory), batch_sizes, platforms)
 
     def _refuse_indivisible(self, mode: Mode) -> None:
-        size, target = self.batch_sizes[mode], self._engine.target
+        from systolic.estimator._check import refuse_indivisible
+
         parts = self._engine.steps.accumulate if mode is Mode.TRAIN else 1
-        if size % (ways := target.num_devices * parts):
-            below = size // ways * ways
-            per = f"{target.num_devices} devices" + (f" × {parts} microbatches" if parts > 1 else "")
-            raise TargetError(
-                f"Estimator({mode.value}_batch_size): saw {size}, which {per} of {target.name} do not divide; "
-                f"use {f'{below} or ' if below else ''}{below + ways}"
-            )
+        refuse_indivisible(f"Estimator({mode.value}_batch_size)", self.batch_sizes[mode], self._engine.target, parts)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import jax
 
 from systolic.estimator._engine import Engine
+from systolic.program import out_of_memory
 
 _LOGGERS = ("jax._src.callback", "jax._src.debugging")
 
@@ -57,6 +58,9 @@ def cause(error: BaseException, raised: list[BaseException], lost: bool = False)
 
     lost: the state is lost, for which a callback is to blame even where the error speaks of something else.
     """
+    if isinstance(error, jax.errors.JaxRuntimeError) and (told := out_of_memory(error, "the model")):
+        told.__cause__ = error
+        return told
     if not raised or error in raised or not (lost or isinstance(error, jax.errors.JaxRuntimeError)):
         return error
     own = next((e for e in raised if str(e) in str(error)), raised[0])

@@ -11,7 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from systolic._arguments import whole
 from systolic._errors import CheckpointError, InputError
+from systolic._log import logger
 
 Direction = Literal["min", "max"]
 Metrics = Mapping[str, float]
@@ -113,6 +115,7 @@ class Best:
         """
         value = _metric(metrics, self.metric, self._who)
         if not math.isfinite(value):
+            logger.warning("%s: %s is %s at step %d, which is never the best", self._who, self.metric, value, step)
             return False
         if self.value is not None:
             gain = self.value - value if self.mode == "min" else value - self.value
@@ -148,9 +151,7 @@ class EarlyStopping(Hook):
     """
 
     def __init__(self, metric: str, patience: int, mode: Direction = "min", min_delta: float = 0.0) -> None:
-        if patience < 1:
-            raise InputError(f"EarlyStopping: patience is {patience}; it must be at least 1 evaluation")
-        self.patience = patience
+        self.patience = whole("EarlyStopping(patience)", patience)
         self.best = Best(metric, mode, min_delta, who=type(self).__name__)
         self.waited = 0
 

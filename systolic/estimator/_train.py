@@ -86,6 +86,7 @@ class TrainLoop:
         epochs, position = self.batches.epochs, engine.position()
         if epochs is not None and position is not None and position["epoch"] >= epochs:
             engine.ensure_state()
+            self._nothing_to_do(f"the {epochs} epochs asked for in all are done; steps= and a larger epochs= go on")
             return
         with contextlib.closing(self.batches):
             with run.phase("reading the first batch"):
@@ -102,6 +103,9 @@ class TrainLoop:
             self._refuse_padding_with_batch_statistics()
             self._train(spec)
 
+    def _nothing_to_do(self, why: str) -> None:
+        self.engine.notices.give(f"train: nothing to do, the model is at step {self.engine.step()}: {why}")
+
     def _train(self, spec: Any) -> None:
         engine, run = self.engine, self.run_
         self._batch_bytes = max(1, _nbytes(spec.batched(engine.batch_sizes[Mode.TRAIN])))
@@ -112,6 +116,8 @@ class TrainLoop:
         self._path = dispatcher(self.size, self._batch_bytes, not self._serial, packing)
         step = engine.step()
         if self.until is not None and step >= self.until:
+            if step > self.until or not self.evaluate:
+                self._nothing_to_do(f"max_steps={self.until} is reached; steps= and a larger max_steps= go on")
             if self.evaluate:  # a run told to stop during its last evaluation was saved without it
                 run.begin(step)
                 self._evaluate(step)

@@ -6,7 +6,7 @@ from systolic.program._errors import CompilerCrash, CompilerMemoryError
 from systolic.program._executable import Executable, MemoryStats
 from systolic.program._jax_cache import cache_dir
 from systolic.program._options import CompileOptions
-from systolic.program._out_of_memory import LargeBuffer, ProgramTooLargeError
+from systolic.program._out_of_memory import LargeBuffer, ProgramTooLargeError, out_of_memory
 from systolic.program._program import Program
 from systolic.program._set import ProgramSet
 from systolic.program._signature import Leaf, Signature, leaf_names, signature
@@ -27,5 +27,6 @@ __all__ = [
     "Signature",
     "cache_dir",
     "leaf_names",
+    "out_of_memory",
     "signature",
 ]

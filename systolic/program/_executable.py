@@ -11,6 +11,7 @@ import jax
 
 from systolic._errors import TargetError
 from systolic.program._jax_cache import enable, listen
+from systolic.program._out_of_memory import out_of_memory
 from systolic.program._signature import Signature
 from systolic.target import Target
 
@@ -98,6 +99,10 @@ class Executable:
                     "or are laid out otherwise than its in_specs say; put them there with jax.device_put(x, "
                     "executable.input_shardings), or pass NumPy arrays"
                 ) from error
+            raise
+        except jax.errors.JaxRuntimeError as error:
+            if told := out_of_memory(error, f"program {self.program.name!r} on {self.target.name}"):
+                raise told from error
             raise
 
     def _misplaced(self, args: Sequence[Any]) -> list[str]:

@@ -6,7 +6,10 @@ import dataclasses
 import re
 from typing import TYPE_CHECKING, Any
 
+import jax
+
 from systolic._errors import OutOfDeviceMemoryError
+from systolic._format import format_value
 
 if TYPE_CHECKING:
     from systolic.program._described import Description
@@ -37,6 +40,19 @@ class LargeBuffer:
     def padding(self) -> int:
         """Bytes that hold nothing: extra memory due to padding."""
         return self.size - self.unpadded
+
+
+def out_of_memory(error: jax.errors.JaxRuntimeError, what: str) -> OutOfDeviceMemoryError | None:
+    """The error for a program that ran out of memory while it ran; ``None`` where ``error`` is about something else."""
+    text = str(error)
+    if not re.search(r"RESOURCE_EXHAUSTED|[Oo]ut of memory", text):
+        return None
+    wanted = re.search(r"allocat\w+ (\d+) ?bytes", text)
+    size = f"; {format_value(int(wanted[1]), 'bytes')} were wanted at once" if wanted else ""
+    return OutOfDeviceMemoryError(
+        f"{what} ran out of device memory{size}. Use a smaller batch, or more microbatches (accumulate) in training; "
+        "systolic check tells what fills the memory, for a TPU that need not be there"
+    )
 
 
 class ProgramTooLargeError(OutOfDeviceMemoryError):

@@ -111,7 +111,7 @@ def test_looking_whether_a_file_can_be_written_leaves_it_as_it_is(folder, capsys
 
 
 def test_a_page_can_go_to_stdout(folder, capsys):
-    main(["check", "line_model.py:line", "--target", "cpu", "--html", "-", "--programs", "predict"])
+    main(["check", "line_model.py:line", "--target", "cpu:1", "--html", "-", "--programs", "predict"])
     out = capsys.readouterr().out
     assert out.startswith("<!DOCTYPE html>")
     assert out.endswith("</html>\n")
@@ -178,3 +178,26 @@ def test_a_check_that_is_stopped_says_so_in_one_line_and_leaves_nothing(folder, 
     assert len(lines) == 1
     assert lines[0].startswith(f"systolic check: {word}")
     assert list(compiles.iterdir()) == []
+
+
+def test_a_prediction_that_fails_leaves_the_old_rows_and_keeps_the_new(folder, capsys):
+    (folder / "theirs.py").write_text(
+        THEIRS
+        + """
+def half_predict_input_fn():
+    yield {"x": np.zeros((4, 1), "float32")}
+    raise OSError("unplugged")
+"""
+    )
+    main(["train", "line_model.py:line", "--model-dir", "run", "--steps", "2", "--target", "cpu:1"])
+    (folder / "rows").write_text("old\n")
+    predict = ["predict", "theirs.py:line", "--target", "cpu:1", "--output", "rows"]
+    assert main([*predict, "--model-dir", "nowhere"]) == 2
+    assert (folder / "rows").read_text() == "old\n"
+    assert not (folder / "rows.partial").exists()
+    assert main([*predict, "--model-dir", "run", "--data", "half_predict_input_fn"]) == 2
+    assert (folder / "rows").read_text() == "old\n"
+    assert len((folder / "rows.partial").read_text().splitlines()) == 4
+    assert "the rows up to here are in rows.partial" in capsys.readouterr().err
+    assert main([*predict, "--model-dir", "run", "--data", "eval_input_fn"]) == 0
+    assert len((folder / "rows").read_text().splitlines()) == 5

@@ -326,7 +326,9 @@ def test_a_check_of_other_data_than_was_trained_on_is_refused():
 
 
 def test_a_checked_batch_must_divide_into_microbatches():
-    with pytest.raises(sl.InputError, match=r"check\(batch_size\): saw 6, which is not divisible by 4 microbatches"):
+    with pytest.raises(
+        sl.TargetError, match=r"check\(batch_size\): saw 6, which 1 device × 4 microbatches of v5e-1 do not divide"
+    ):
         linear(accumulate=4).check(lambda: DATA, target="v5e-1", batch_size=6)
 
 
@@ -339,3 +341,53 @@ def test_a_mistake_in_model_fn_is_raised_by_a_check():
 
     with pytest.raises(sl.InputError, match="short"):
         linear(model_fn=model_fn).check(lambda: DATA, target="v5e-1", programs=["eval"])
+
+
+def test_training_that_has_nothing_to_do_says_so(caplog):
+    estimator = linear(batch=4)
+    estimator.train(lambda: DATA, steps=3)
+    estimator.train(lambda: DATA, max_steps=2)
+    assert "nothing to do, the model is at step 3: max_steps=2 is reached" in caplog.text
+    assert estimator.step == 3
+
+
+def test_evaluation_data_that_is_missing_is_told_before_training():
+    estimator = linear(batch=4)
+    with pytest.raises(sl.InputError, match=r"train_and_evaluate\(eval_fn\): saw None"):
+        estimator.train_and_evaluate(lambda: DATA, None, max_steps=4, eval_every=2)
+    assert estimator.step == 0
+
+
+@pytest.mark.parametrize("path", [None, "", "folder", "/proc/x/y.html"])
+def test_a_report_that_cannot_be_written_is_told(tmp_path, monkeypatch, path):
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path)
+    report = linear(batch=4).check(lambda: DATA, target="cpu:1", programs="predict")
+    with pytest.raises(sl.InputError, match=r"write_html\(path\): (saw|cannot write)"):
+        report.write_html(path)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: linear(hooks=None), r"Estimator\(hooks\): saw None"),
+        (lambda: linear().with_config(_hook_states=1), r"with_config\(_hook_states\): there is no such argument"),
+        (lambda: linear().check(lambda: DATA, programs=3), r"check\(programs\): saw 3"),
+        (lambda: sl.EarlyStopping("loss", patience=2.5), r"EarlyStopping\(patience\): saw 2.5"),
+        (lambda: sl.read_events("nowhere"), r"there is no folder nowhere"),
+        (lambda: linear(batch=3).check(lambda: DATA, target="v5e-8"), r"Estimator\(train_batch_size\): saw 3, which 8"),
+        (lambda: linear().check(lambda: DATA, target="v5e-8", batch_size=12), r"check\(batch_size\): saw 12, which 8"),
+    ],
+)
+def test_arguments_that_were_told_of_too_late(make, message):
+    with pytest.raises(sl.SystolicError, match=message):
+        make()
+
+
+def test_a_model_that_runs_out_of_memory_is_told_so():
+    def model_fn(model, features, labels, mode):
+        y = model(features["x"])
+        return sl.EstimatorSpec(loss=(y - labels) ** 2 + 0 * jnp.sort(jnp.ones((400_000, 400_000)) * y[0], 0).sum())
+
+    with pytest.raises(sl.OutOfDeviceMemoryError, match=r"ran out of device memory.* smaller batch"):
+        linear(model_fn=model_fn).train(lambda: DATA, steps=1)

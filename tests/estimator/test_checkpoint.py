@@ -486,7 +486,7 @@ def test_a_full_disk_is_a_clear_error_and_earlier_checkpoints_stay_whole(tmp_pat
         (folder / "filler").write_bytes(bytes(max(0, free.f_bavail * free.f_bsize - 8192)))
         with pytest.raises(sl.CheckpointError) as error:
             network(folder, **options).train(lambda: DATA, steps=20)
-        assert "the disk is full: free some space and start again; earlier checkpoints are whole" in str(error.value)
+        assert "the disk is full: free some space and start again; what was saved before is whole" in str(error.value)
         assert str(folder) in str(error.value)
         assert ("are needed and 8.00 KiB are free" if foreseen else "no space left on device") in str(error.value)
         assert not [r for r in caplog.records if "orbax" in r.pathname]  # one root cause, told once
@@ -680,3 +680,35 @@ def test_training_can_go_on_with_other_data_from_its_first_example(tmp_path):
 
 def before_tree(flat, like):
     return jax.tree.unflatten(jax.tree.structure(like), list(flat.values()))
+
+
+def test_a_flipped_bit_is_found_by_its_checksum_or_changes_nothing(tmp_path):
+    def wide():
+        model = (lambda key: {"w": jnp.zeros(WIDTH), "z": jax.random.normal(key, (100, 100))}, apply_with_z)
+        return sl.Estimator(model, regression, optax.adam(0.1), train_batch_size=8, config=config(tmp_path))
+
+    def apply_with_z(params, x):
+        return x @ params["w"] + params["z"].mean()
+
+    wide().train(lambda: DATA, steps=2)
+    sound = wide().evaluate(DATA)
+    told = []
+    for file in sorted((tmp_path / CHECKPOINTS / "2").rglob("*")):
+        content = file.read_bytes() if file.is_file() else b""
+        for place in {len(content) * part // 7 for part in range(7)} if content else ():
+            file.write_bytes(content[:place] + bytes([content[place] ^ 16]) + content[place + 1 :])
+            try:
+                assert wide().evaluate(DATA) == sound
+            except sl.CheckpointError as error:
+                told.append(str(error))
+            file.write_bytes(content)
+    assert all(f"delete {tmp_path / CHECKPOINTS / '2'} to start anew" in text for text in told)
+    assert sum("is damaged: the checksum of" in text for text in told) > 3  # in the numbers themselves
+
+
+def test_a_changed_data_position_is_found_by_its_checksum(tmp_path):
+    linear(tmp_path).train(lambda: DATA, steps=2)
+    (file,) = (f for f in (tmp_path / CHECKPOINTS / "2" / "meta").iterdir() if b'"position"' in f.read_bytes())
+    file.write_bytes(file.read_bytes().replace(b'"row": 16', b'"row": 18'))
+    with pytest.raises(sl.CheckpointError, match="is damaged: the checksum of meta"):
+        linear(tmp_path).train(lambda: DATA, max_steps=3)
