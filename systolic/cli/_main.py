@@ -42,6 +42,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except _ToldToEnd:
         complain(f"{command}: told to end (SIGTERM)")
         return 128 + signal.SIGTERM
+    except SystemExit as ended:  # of training, which has saved before it ends
+        if ended.code != 128 + signal.SIGTERM:
+            raise
+        complain(f"{command}: told to end (SIGTERM); what was trained is saved where there is a model_dir")
+        return 128 + signal.SIGTERM
     except KeyboardInterrupt:
         if options.debug:
             raise

@@ -26,6 +26,7 @@ def prepare(folder: pathlib.Path) -> pathlib.Path:
     probe = folder / f".write-{os.getpid()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        (folder / "checkpoints").mkdir(exist_ok=True)
         try:
             probe.write_bytes(b"\0")  # an empty file fits on a full disk
         finally:

@@ -75,18 +75,19 @@ class Loaded:
         """Predictions for any number of examples.
 
         Args:
-            features: pytree of arrays as ``input_fn`` gave them to training, with a common leading dimension N >= 1.
+            features: pytree of arrays, or lists of numbers, as ``input_fn`` gave them to training, with a common leading
+                dimension N >= 1.
 
         Returns:
             pytree of NumPy arrays with leading dimension N. Rows are computed in the exported batch sizes (the last one
             padded); which ones does not change them beyond float32 rounding.
         """
-        parts = []
-        start, total = 0, _rows(features)
+        features, total = _arrays(features)
+        parts, start = [], 0
         while start < total:
             left = total - start
             size = next((s for s in self.batch_sizes if s >= left), self.batch_sizes[-1])
-            part = jax.tree.map(lambda x, a=start, b=start + size: np.asarray(x)[a:b], features)
+            part = jax.tree.map(lambda x, a=start, b=start + size: x[a:b], features)
             batches = Batches(
                 part,
                 size,
@@ -187,10 +188,17 @@ def _finalizer(name: str, kind: str | None) -> Finalizer:
     return Finalizer(kind, found.finalize, found.reductions)
 
 
-def _rows(features: Any) -> int:
-    sizes = {np.shape(x)[0] if np.ndim(x) else None for x in jax.tree.leaves(features)}
-    if len(sizes) != 1 or None in sizes or 0 in sizes:
-        raise InputError(
-            f"predict(features): saw leading dimensions {sizes or 'of nothing'}, wanted one common N of at least 1"
-        )
-    return int(sizes.pop())  # type: ignore[arg-type]
+def _arrays(features: Any) -> tuple[Any, int]:
+    """Features as NumPy arrays, and how many examples they are."""
+    wanted = "wanted arrays of one common leading dimension of at least 1, named as in training"
+    try:
+        features = jax.tree.map(np.asarray, features, is_leaf=lambda x: isinstance(x, list))
+    except ValueError as error:  # lists of lists of different lengths
+        raise InputError(f"predict(features): {error}; {wanted}") from error
+    leaves = jax.tree.leaves(features)
+    if not leaves or any(x.ndim == 0 and x.dtype == object for x in leaves):
+        raise InputError(f"predict(features): saw {'nothing' if not leaves else 'a value that is no array'}; {wanted}")
+    sizes = {x.shape[0] if x.ndim else None for x in leaves}
+    if len(sizes) != 1 or sizes & {None, 0}:
+        raise InputError(f"predict(features): saw leading dimensions {sizes}; {wanted}")
+    return features, int(leaves[0].shape[0])

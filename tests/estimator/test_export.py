@@ -441,3 +441,26 @@ def test_a_scalar_parameter_stays_a_scalar(tmp_path):
     estimator.train((features, labels), steps=1)
     loaded = sl.load(estimator.export(tmp_path / "export"))
     np.testing.assert_allclose(loaded.predict(features)["y"], 2 * features["x"].sum(1), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [
+        (None, "saw nothing; wanted arrays"),
+        ({"x": lambda: 1}, "saw a value that is no array; wanted arrays"),
+        ({"x": [[1.0, 2.0, 3.0], [4.0]]}, "inhomogeneous.*; wanted arrays"),
+        ({"x": np.float32(1)}, "leading dimensions"),
+    ],
+)
+def test_features_that_are_no_arrays_are_told(exported, features, message):
+    with pytest.raises(sl.InputError, match=message):
+        sl.load(exported).predict(features)
+
+
+def test_lists_of_numbers_are_features(tmp_path):
+    estimator = linear(batch=8)
+    features, labels = make_data(8)
+    estimator.train((features, labels), steps=1)
+    loaded = sl.load(estimator.export(tmp_path / "export"))
+    as_lists = loaded.predict({"x": features["x"].tolist()})
+    np.testing.assert_array_equal(as_lists["y"], loaded.predict(features)["y"])
