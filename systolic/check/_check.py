@@ -108,13 +108,13 @@ def check_programs(
 
 
 def resolve_targets(targets: object) -> list[Target]:
-    """One or several, each once: two names of one target are one."""
+    """One or several, or names with commas between them, each once: two names of one target are one."""
     if isinstance(targets, str | Target):
-        targets = [targets]
+        targets = targets.split(",") if isinstance(targets, str) else [targets]
     if not isinstance(targets, Iterable) or not (listed := list(targets)):
         raise InputError(f"check(target): saw {targets!r}, wanted one or more targets, such as 'v5e-8'")
     found: dict[str, Target] = {}
-    for target in map(Target, listed):
+    for target in (Target(each.strip() if isinstance(each, str) else each) for each in listed):
         found.setdefault(target.name, target)
     return list(found.values())
 

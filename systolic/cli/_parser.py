@@ -45,7 +45,9 @@ def _add_check(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
         default="fast",
         help="schedule: seconds, memory estimated; fast: a verdict; full: the effort of a real run (default: %(default)s)",
     )
-    command.add_argument("--programs", metavar="NAME[,NAME…]", help="some of init,train,eval,predict (default: all)")
+    command.add_argument(
+        "--programs", metavar="NAME[,NAME…]", help="some of init,train,eval,predict (default: train,eval,predict)"
+    )
     command.add_argument(
         "--batch-size", type=_count, metavar="N", help="global batch size instead of the Estimator's own"
     )

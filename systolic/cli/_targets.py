@@ -54,7 +54,9 @@ def _all(as_json: bool) -> int:
         shown = ", ".join((*sizes[:4], "…", sizes[-1]) if len(sizes) > 6 else sizes)
         table.add_row(name, *(_value(field, getattr(hardware, field)) for field in _SHOWN), shown)
     out = console()
-    out.print("Attached: auto, cpu, cpu:8, gpu, tpu. Described, to compile for without owning one (per device):\n")
+    out.print(
+        "Names of attached ones: auto, cpu, cpu:8, gpu, tpu (systolic doctor tells which are here). Described, to compile for without owning one (per device):\n"
+    )
     out.print(table)
     out.print(
         "\nAlso topologies (v5p:4x4x4) and several slices (v6e-16x2). 'systolic targets v5e' shows one in detail."

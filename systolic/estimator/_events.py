@@ -74,8 +74,6 @@ def read_events(directory: str | os.PathLike[str], kind: str | None = None) -> l
         are floats again). A last line torn by a kill is left out silently, a torn line before it with a warning.
     """
     path = Path(directory) / FILE_NAME
-    if not path.parent.is_dir():
-        raise InputError(f"read_events(directory): there is no folder {directory}, wanted that of a run (model_dir)")
     if not path.exists():
         return []
     lines = path.read_bytes().split(b"\n")

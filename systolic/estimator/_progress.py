@@ -64,6 +64,8 @@ class Progress:
         self._plain_interval = plain_interval
         self._latest: tuple[int, Any, float] = (start, None, 0.0)
         self._loss: float | None = None
+        self._over = False  # it ends where it stands: no time to come
+        self._drawn: tuple[int, Any] | None = None  # step and loss that were drawn last
         self._pending: Any = None
         self._phase: tuple[str, float] | None = None  # name, when it began
         self._busy = 0.0  # seconds spent in phases: not counted in the rate
@@ -94,7 +96,9 @@ class Progress:
         """Draw the last state and let go of the terminal; a second call does nothing."""
         if self._next == float("inf"):
             return
-        self._draw(time.monotonic())
+        self._over = True
+        if self._live is not None or self._drawn != self._latest[:2]:
+            self._draw(time.monotonic())
         self._next = float("inf")
         live, self._live = self._live, None
         if live is not None:
@@ -187,6 +191,7 @@ class Progress:
                     self._samples.popleft()
             if self._live is not None:
                 self._guarded(self._live.refresh)
+        self._drawn = self._latest[:2]
         if self._live is None:
             self._plain("  ".join(self.parts()))
         done = time.monotonic()
@@ -213,7 +218,7 @@ class Progress:
             name, began = self._phase
             took = time.monotonic() - began
             parts.append(f"{name}… " + (f"{took:.1f} s" if took < 60 else format_value(took, "seconds")))
-        elif rate and self._total and self._total > step:
+        elif rate and self._total and self._total > step and not self._over:
             parts.append(f"ETA {_clock((self._total - step) / rate)}")
         return parts
 

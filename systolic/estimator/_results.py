@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import math
+import time
 from typing import Any
 
 import jax
@@ -18,9 +20,9 @@ from systolic.estimator._run import TrainingRun
 from systolic.estimator._steps import Clock
 from systolic.estimator._totals import combine
 
-Dispatch = tuple[int, int, list[Any], Any, Any, tuple[float, float] | None]
-"""Step before it, steps, data positions as they are done, outputs, group and, if it is to be logged, the time and the
-input-wait seconds so far."""
+Dispatch = tuple[int, int, list[Any], Any, Any, list[float] | None]
+"""Step before it, steps, data positions as they are done, outputs, group and, if it is to be logged, the time when it was
+done and the input-wait seconds so far."""
 
 
 class Results:
@@ -41,6 +43,8 @@ class Results:
         self._engine, self._run, self._path = engine, run, path
         self._position = position  # in the data, after the last dispatch that was read
         self._rest: tuple[int, int, Any] | None = None  # the last dispatch that was read, if it was not logged
+        self._undated: Dispatch | None = None  # the newest that is to be logged; until it is done, its time is a guess
+        self._loss: float | None = None  # of the last dispatch that was read
         self.begin_rate(step, now, 0.0)
 
     def begin_rate(self, step: int, now: float, wait: float) -> None:
@@ -55,15 +59,37 @@ class Results:
     def newest_loss(self) -> float | None:
         """The loss of the newest dispatch that is done, without waiting for one that is not."""
         losses = (self._path.last_loss(held[3], held[1], wait=False) for held in reversed(self.held))
-        return next((loss for loss in losses if loss is not None), None)
+        return next((loss for loss in losses if loss is not None), self._loss)
+
+    def hold_due(self, dispatch: Dispatch, wait: float) -> None:
+        """Hold a dispatch that is to be logged, and see to it that the one before is done: the rates are the device's.
+
+        The loop dispatches ahead of the device, so that the times of its dispatches tell nothing; where the device keeps
+        up, the dispatch before is done already, and nothing is waited for.
+        """
+        self._date(wait)
+        self._undated = dispatch
+        self.held.append(dispatch)
+
+    def _date(self, wait: float | None = None) -> None:
+        if self._undated is None:
+            return
+        (_, steps, _, outputs, _, when), self._undated = self._undated, None
+        assert when is not None
+        if self._path.last_loss(outputs, steps, wait=False) is None:
+            self._path.last_loss(outputs, steps, wait=True)
+            when[:] = time.monotonic(), when[1] if wait is None else wait
 
     def settle(self, count: int) -> None:
         """Read the results of the ``count`` oldest dispatches: stop on a bad loss, log what is due."""
         if count < 1:
             return
         held, path = self.held, self._path
+        if self._undated is not None and any(each is self._undated for each in itertools.islice(held, count)):
+            self._date()
         _, steps, _, outputs, *_ = held[count - 1]
-        if self._engine.steps.guard and math.isnan(path.last_loss(outputs, steps, wait=True)):  # type: ignore[arg-type]
+        self._loss = path.last_loss(outputs, steps, wait=True)
+        if self._engine.steps.guard and math.isnan(self._loss):  # type: ignore[arg-type]
             self._explain_nonfinite()
         for _ in range(count):
             first, steps, positions, outputs, _, when = held.popleft()

@@ -72,5 +72,11 @@ class Saved:
 
     def untrained(self) -> CheckpointError:
         """The error where a trained state is wanted and there is none."""
-        where = f"there is no checkpoint in {self._run}" if self._run else "there is no model_dir"
-        return CheckpointError(f"the model has not been trained: nothing is in memory and {where}; call train first")
+        if self._run:
+            return CheckpointError(
+                f"the model has not been trained: nothing is in memory and there is no checkpoint in {self._run}; call train first"
+            )
+        return CheckpointError(
+            "the model has not been trained: nothing is in memory, and without RunConfig(model_dir=...) nothing is kept of a "
+            "training in another process; call train first, or name the folder of a run"
+        )

@@ -161,7 +161,9 @@ class TrainLoop:
             began, now, before, step = now, clock(), step, step + count
             path.adapt(now - began)
             if step >= log_at:
-                held.append((before, count, positions, outputs, group, (now, feed.wait_seconds)))
+                results.hold_due(
+                    (before, count, positions, outputs, group, [now, feed.wait_seconds]), feed.wait_seconds
+                )
                 log_at = (step // log_every + 1) * log_every
                 if heard:  # may stop the run, then at this very step
                     results.settle(len(held))
@@ -176,7 +178,6 @@ class TrainLoop:
                 run.step(step, results.newest_loss(), feed.wait_seconds)
                 report_at = now + _REPORT_SECONDS
             if step == boundary or stop.number or run.stopped:
-                run.step(step, results.newest_loss(), feed.wait_seconds)
                 self._boundary(step, feed, last=step == self.until)
                 boundary = self._next_boundary(step)
                 if stop.number or run.stopped:
@@ -195,6 +196,7 @@ class TrainLoop:
         engine, run, stop = self.engine, self.run_, self.stop
         self.results.settle(len(self.results.held))
         began, wait = time.monotonic(), feed.wait_seconds
+        run.step(step, self.results.newest_loss(), wait)
         if (last or run.stopped) and not stop:
             self.results.log_rest(began, wait)
         every = engine.config.checkpoint_every

@@ -374,7 +374,6 @@ def test_a_report_that_cannot_be_written_is_told(tmp_path, monkeypatch, path):
         (lambda: linear().with_config(_hook_states=1), r"with_config\(_hook_states\): there is no such argument"),
         (lambda: linear().check(lambda: DATA, programs=3), r"check\(programs\): saw 3"),
         (lambda: sl.EarlyStopping("loss", patience=2.5), r"EarlyStopping\(patience\): saw 2.5"),
-        (lambda: sl.read_events("nowhere"), r"there is no folder nowhere"),
         (lambda: linear(batch=3).check(lambda: DATA, target="v5e-8"), r"Estimator\(train_batch_size\): saw 3, which 8"),
         (lambda: linear().check(lambda: DATA, target="v5e-8", batch_size=12), r"check\(batch_size\): saw 12, which 8"),
     ],

@@ -102,7 +102,7 @@ def test_a_missing_metric_is_named_with_those_there_are():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: EarlyStopping("loss", patience=0), "patience is 0"),
+        (lambda: EarlyStopping("loss", patience=0), r"patience\): saw 0"),
         (lambda: EarlyStopping("loss", patience=1, mode="low"), "mode is 'low'"),
         (lambda: Best("loss", min_delta=-1), "min_delta is -1"),
         (lambda: Best("loss", min_delta=math.nan), "min_delta is nan"),

@@ -5,9 +5,15 @@ from __future__ import annotations
 import io
 import logging
 import threading
+import time
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
 import pytest
 
+import systolic as sl
 from systolic.estimator import _progress
 from systolic.estimator._progress import Progress
 
@@ -195,3 +201,39 @@ def test_a_dumb_terminal_gets_plain_lines(clock, monkeypatch):
         run(progress, clock, 10, 1.0)
     assert "\x1b" not in stream.getvalue()
     assert stream.getvalue().startswith("train  1/10")
+
+
+@pytest.mark.parametrize("steps_per_loop", [1, 4])
+@pytest.mark.parametrize("how", [{"steps": 10}, {"epochs": 2}])
+def test_the_last_line_of_a_run_tells_its_last_step_and_the_loss_of_that(capsys, how, steps_per_loop):
+    def model_fn(model, features, labels, mode):
+        return sl.EstimatorSpec(loss=0 * model(features["x"]) + labels)
+
+    run = {"progress": True, "steps_per_loop": steps_per_loop, "target": "cpu:1"}
+    model = (lambda key: {"w": jnp.zeros(3)}, lambda params, x: x @ params["w"])
+    estimator = sl.Estimator(model, model_fn, optax.sgd(0.1), train_batch_size=4, config=sl.RunConfig(**run))
+    features, labels = {"x": np.ones((20, 3), "float32")}, np.repeat(np.arange(5, dtype="float32"), 4)
+    estimator.train((features, labels), **how)  # five steps an epoch, of the losses 0 to 4
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("train")]
+    assert lines[-1].split()[1] in ("10", "10/10")
+    assert "loss 4" in lines[-1]
+    assert sum("10" in line.split()[1] for line in lines) == 1
+
+
+def test_rates_are_those_of_the_device_and_not_of_the_loop_that_runs_ahead_of_it(tmp_path):
+    def slow(x):
+        time.sleep(0.02)
+        return x
+
+    def model_fn(model, features, labels, mode):
+        y = model(features["x"])
+        late = jax.pure_callback(slow, jax.ShapeDtypeStruct(y.shape, y.dtype), jax.lax.stop_gradient(y))
+        return sl.EstimatorSpec(loss=(y - labels) ** 2 + 0 * late)
+
+    config = sl.RunConfig(model_dir=tmp_path, progress=False, target="cpu:1", log_every=5)
+    model = (lambda key: {"w": jnp.zeros(3)}, lambda params, x: x @ params["w"])
+    estimator = sl.Estimator(model, model_fn, optax.sgd(0.1), train_batch_size=4, config=config)
+    estimator.train(({"x": np.ones((20, 3), "float32")}, np.ones(20, "float32")), steps=40)
+    rates = [record["metrics"]["steps_per_second"] for record in sl.read_events(tmp_path, "train")]
+    assert len(rates) == 8
+    assert max(rates[1:]) <= 1 / 0.02 * 1.25  # a step takes at least 20 ms; a record may begin a part of one late
