@@ -8,7 +8,7 @@ PINS := $(shell $(PYTHON) -c 'import sys; print("requirements/dev-3.11.txt" if s
 STAMP := $(VENV)/.installed
 PYTEST_ARGS ?=
 
-.PHONY: help install demo test test-slow lint bench docs clean
+.PHONY: help install demo test test-slow test-tensorflow lint bench docs clean
 
 help:  ## what there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1|\2/' | column -t -s'|'
@@ -33,6 +33,14 @@ test: $(STAMP)  ## all tests but the slow ones, and the examples in docstrings
 
 test-slow: $(STAMP)  ## the slow tests: TPU compiles, killed processes, whole examples
 	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+
+test-tensorflow: $(VENV)/.tensorflow  ## the tests that need TensorFlow, which is installed for them
+	$(BIN)/python -m pytest tests/tf $(PYTEST_ARGS)
+	$(BIN)/python -m pytest tests/data/test_libraries.py $(PYTEST_ARGS)
+
+$(VENV)/.tensorflow: $(STAMP) requirements/tensorflow.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements/tensorflow.txt
+	@touch $@
 
 lint: $(STAMP)  ## style, format, types
 	$(BIN)/ruff check .

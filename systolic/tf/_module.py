@@ -1,0 +1,103 @@
+"""A StableHLO module of TensorFlow's as a JAX function."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import ml_dtypes
+import numpy as np
+from jax.extend import core
+from jax.interpreters import mlir
+
+_MODULE_ATTRIBUTES = (  # XLA's, which another compiler's module may not bring along
+    "mhlo.input_output_alias",
+    "mhlo.cross_program_prefetches",
+    "mhlo.is_dynamic",
+    "mhlo.use_auto_spmd_partitioning",
+)
+
+_DTYPES = {
+    "i1": np.bool_, "i8": np.int8, "i16": np.int16, "i32": np.int32, "i64": np.int64,
+    "ui8": np.uint8, "ui16": np.uint16, "ui32": np.uint32, "ui64": np.uint64,
+    "bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32, "f64": np.float64,
+    "complex<f32>": np.complex64, "complex<f64>": np.complex128,
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Module:
+    """A module whose function ``main`` is to be called.
+
+    Attributes:
+        text: MLIR bytecode of the module.
+        arguments: shape and dtype of each argument of ``main``.
+        results: of each result.
+        aliases: number of a result -> number of the argument whose place it takes: the new value of a variable.
+    """
+
+    text: bytes
+    arguments: tuple[jax.ShapeDtypeStruct, ...]
+    results: tuple[jax.ShapeDtypeStruct, ...]
+    aliases: dict[int, int]
+
+    @classmethod
+    def parse(cls, portable: bytes) -> Module:
+        """Of a serialised portable artifact."""
+        with mlir.make_ir_context():
+            module = mlir.ir.Module.parse(portable)
+            main: Any
+            (main,) = (op for op in module.body.operations if str(op.attributes["sym_name"]) == '"main"')
+            arguments, results = (tuple(map(_struct, types)) for types in (main.type.inputs, main.type.results))
+            attributes: Any = module.operation.attributes
+            aliases = {}
+            if "mhlo.input_output_alias" in attributes:
+                for entry in attributes["mhlo.input_output_alias"]:
+                    position = list(entry["output_index"])
+                    aliases[position[0] if position else 0] = entry["alias"]["parameter_number"].value
+            for name in _MODULE_ATTRIBUTES:
+                if name in attributes:
+                    del attributes[name]
+            _plain(module.operation)
+            return cls(mlir.module_to_bytecode(module), arguments, results, aliases)
+
+    def __call__(self, *arguments: Any) -> Sequence[Any]:
+        """Its results, for arrays or tracers of the right shapes."""
+        return module_p.bind(*arguments, module=self)
+
+
+def _struct(of: Any) -> jax.ShapeDtypeStruct:
+    ranked = mlir.ir.RankedTensorType(of)
+    return jax.ShapeDtypeStruct(tuple(ranked.shape), _DTYPES[str(ranked.element_type)])
+
+
+def _plain(operation: Any) -> None:
+    """Replace what TensorFlow's compiler leaves in and others refuse: a copy for the sake of layout is its operand."""
+    for region in operation.regions:
+        for block in region.blocks:
+            for inner in list(block.operations):
+                if inner.operation.name == "mhlo.copy":
+                    inner.operation.results[0].replace_all_uses_with(inner.operation.operands[0])
+                    inner.operation.erase()
+                else:
+                    _plain(inner.operation)
+
+
+module_p = core.Primitive("tensorflow_module")
+module_p.multiple_results = True
+module_p.def_abstract_eval(lambda *_, module: [jax.core.ShapedArray(r.shape, r.dtype) for r in module.results])
+
+
+def _lower(context: Any, *arguments: Any, module: Module) -> Sequence[Any]:
+    from jaxlib.mlir.dialects import func
+
+    with context.module_context.context:
+        inner = mlir.ir.Module.parse(module.text)
+    name = mlir.merge_mlir_modules(context.module_context.module, "tensorflow_main", inner)
+    types = [mlir.ir.RankedTensorType.get(r.shape, mlir.dtype_to_ir_type(np.dtype(r.dtype))) for r in module.results]
+    return func.CallOp(types, mlir.ir.FlatSymbolRefAttr.get(name), list(arguments)).results
+
+
+mlir.register_lowering(module_p, _lower)
