@@ -1,10 +1,10 @@
 """Convolutions over large feature maps, in forms that XLA's CPU backend computes faster.
 
 A weight gradient is a convolution whose window is a whole feature map, for which XLA has no good loop: as products of
-shifted slices, a few images at a time so that they stay in the caches, it takes 0.2 to 0.7 of the time where the maps are
-large. A 1x1 window is a matrix product, and is computed as one: 0.1 to 0.7, for maps of any size. Measured in float32 on
-two cores, with jax 0.10.2, as is the limit below, under which XLA's own way is as fast. (Forward, a few images at a time
-take 0.7 as well, but beside other work of the same step they took longer than all at once.)
+shifted slices, one for each row of the window, a few images at a time so that they stay in the caches, it takes 0.2 to 0.8
+of the time where the maps are large. A 1x1 window is a matrix product, and is computed as one: 0.1 to 0.7, for maps of any
+size. Measured on two cores, with jax 0.10.2, as are the limits below, under which XLA's own way is as fast. (Forward, a few
+images at a time take 0.7 as well, but beside other work of the same step they took longer than all at once.)
 
 Programs for other platforms, and for several CPU devices, among which the batch is spread, stay as they are.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -27,9 +28,8 @@ from systolic.program._rewrite import Rewriter
 _MAPS = (0, 3, 1, 2)  # where batch, features, rows and columns are: [batch, rows, columns, features]
 _SWAPPED = (3, 0, 1, 2)  # features take the place of the batch: in a weight gradient
 
-_LARGE_GRADIENT = 32 << 20  # bytes of both maps
-_PIECE = 3 << 20
-_WIDEST = 7  # the widest window whose places are worth a product each
+_PIECE = 2 << 20  # bytes of both maps that are worked on at a time
+_WIDEST = 7  # the widest window whose rows are worth a product each
 
 
 def with_fast_convolutions(traced: Any) -> Callable[..., Any] | None:
@@ -83,7 +83,7 @@ class _Convolution:
             window = [self.result.shape[d] for d in out_spec[2:]]
             if window == [1, 1] and unpadded and left.shape[:3] == right.shape[:3]:
                 return functools.partial(self.gradient, left.shape[0])
-            if size >= _LARGE_GRADIENT and max(window) <= _WIDEST:
+            if size >= _large(max(window), left.dtype):
                 return functools.partial(self.gradient, _images(left.shape[0], size))
         return None
 
@@ -94,42 +94,58 @@ class _Convolution:
         return lax.dot_general(left, matrix, (((3,), (0,)), ((), ())), self.precision, self.element_type)
 
     def gradient(self, count: int, left: jax.Array, right: jax.Array) -> jax.Array:
-        """[n, h, w, c] and [n, p, q, k] to one [c, k] for each place of the window, ``count`` images at a time."""
+        """[n, h, w, c] and [n, p, q, k] to [height, width, c, k] of the window, ``count`` images at a time."""
         *_, height, width = (self.result.shape[d] for d in self.dimensions[2])
         rows, columns, into, out = *right.shape[1:3], left.shape[3], right.shape[3]
+        summed = jnp.promote_types(self.result.dtype, jnp.float32)
 
         def some(images: jax.Array, gradient: jax.Array) -> jax.Array:
             padded = jnp.pad(images, ((0, 0), *self.padding, (0, 0)))
+            shifted = [padded[:, :, j : j + columns] for j in range(width)]
+            # One product for each row of the window: its columns are side by side, as more features.
+            wide = jnp.concatenate(shifted, axis=-1) if width > 1 else shifted[0]
             flat = gradient.reshape(-1, out)
             return jnp.stack(
                 [
                     lax.dot_general(
-                        padded[:, i : i + rows, j : j + columns].reshape(-1, into),
+                        wide[:, i : i + rows].reshape(-1, width * into),
                         flat,
                         (((0,), (0,)), ((), ())),
                         self.precision,
-                        jnp.promote_types(self.result.dtype, jnp.float32),
+                        summed,
                     )
                     for i in range(height)
-                    for j in range(width)
                 ]
             )
 
-        if count == left.shape[0]:
-            total = some(left, right)
+        def piece(number: Any, total: jax.Array) -> jax.Array:
+            return total + some(*(lax.dynamic_slice_in_dim(x, number * count, count) for x in (left, right)))
+
+        pieces, rest = divmod(left.shape[0], count)
+        if pieces == 1:
+            total = some(left[:count], right[:count])
         else:
-            pieces = [x.reshape(-1, count, *x.shape[1:]) for x in (left, right)]
-            blank = jnp.zeros_like(jax.eval_shape(some, *(x[0] for x in pieces)))
-            total, _ = lax.scan(lambda done, piece: (done + some(*piece), None), blank, pieces)
+            total = lax.fori_loop(0, pieces, piece, jnp.zeros((height, width * into, out), summed))
+        if rest:
+            total += some(left[-rest:], right[-rest:])
         total = total.reshape(height, width, into, out).astype(self.result.dtype)
         batch, features, *places = self.dimensions[2]
         return lax.transpose(total, [[*places, batch, features].index(d) for d in range(4)])
 
 
+def _large(window: int, dtype: Any) -> float:
+    """Bytes of both maps from which on the products are faster for a window of this many rows or columns."""
+    if window > _WIDEST:
+        return math.inf
+    if window > 3:
+        return 64 << 20
+    return (16 if dtype == jnp.float32 else 32) << 20
+
+
 def _images(batch: int, size: int) -> int:
-    """How many images of a batch, a divisor of it, are a piece of about the wanted size."""
-    wanted = max(1, _PIECE * batch // size)
-    return max(d for d in range(1, min(wanted, batch) + 1) if batch % d == 0)
+    """How many images of a batch are a piece of about the wanted size; a divisor of the batch, if one is near."""
+    wanted = min(batch, max(1, _PIECE * batch // size))
+    return max((d for d in range(wanted // 2 + 1, wanted + 1) if batch % d == 0), default=wanted)
 
 
 convolution_p = core.Primitive("cpu_convolution")

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
+from jax.sharding import PartitionSpec as P
 
 from systolic import Program
 from systolic.program._rewrite import Rewriter
@@ -60,8 +61,9 @@ def faster_forms(f, *args):
     ("shape", "window", "out", "pads", "changed"),
     [
         ((64, 32, 32, 64), (3, 3), 64, ((1, 1), (1, 1)), 1),  # the weights' gradient
-        ((61, 32, 32, 64), (3, 3), 72, ((1, 1), (1, 1)), 1),  # a number of images that nothing divides
-        ((56, 40, 36, 64), (5, 3), 64, ((0, 2), (1, 0)), 1),
+        ((257, 16, 16, 32), (3, 3), 40, ((1, 1), (1, 1)), 1),  # a number of images that nothing divides
+        ((40, 32, 32, 64), (2, 3), 64, ((0, 2), (1, 0)), 1),
+        ((96, 40, 36, 64), (5, 3), 64, ((0, 2), (1, 0)), 1),
         ((8, 14, 14, 16), (1, 1), 32, ((0, 0), (0, 0)), 3),  # a product, and so are both gradients
         ((4, 8, 8, 4), (3, 3), 4, ((1, 1), (1, 1)), 0),
         ((4, 8, 8, 4), (1, 1), 4, ((1, 1), (0, 0)), 0),
@@ -95,6 +97,7 @@ def test_in_bfloat16_the_gradient_is_summed_in_float32():
         (convolve(rhs_dilation=(2, 2)), (3, 3, 64, 64)),
         (convolve(feature_group_count=2), (3, 3, 32, 64)),
         (convolve(dims=("NCHW", "HWIO", "NCHW")), (3, 3, 32, 64)),
+        (convolve(((2, 2), (2, 2))), (5, 5, 64, 64)),  # a wide window pays on larger maps only
         (convolve(((4, 4), (4, 4))), (9, 9, 64, 8)),
     ],
 )
@@ -109,6 +112,16 @@ def test_several_devices_and_other_platforms_keep_the_plain_convolution():
     assert Program(run, x, w, dy, name="p").compile("cpu:2").lower_text().count("stablehlo.convolution") == 3
     exported = jax.export.export(jax.jit(run), platforms=["tpu"])(x, w, dy)
     assert exported.mlir_module().count("stablehlo.convolution") == 3
+
+
+def test_a_batch_over_eight_devices_has_the_same_result_and_gradients():
+    x, w, dy = normal(64, 32, 32, 64), normal(3, 3, 64, 8), normal(64, 32, 32, 8)
+    specs = (P("data"), P(), P("data"))
+    program = Program(with_gradients(convolve()), x, w, dy, name="p", in_specs=specs, out_specs=P())
+    executable = program.compile("cpu:8")
+    got = executable(*jax.device_put((x, w, dy), executable.input_shardings))
+    for mine, wanted in zip(got, in_float64(x, w, dy, ((1, 1), (1, 1))), strict=True):
+        np.testing.assert_allclose(mine, wanted, atol=2e-5 * np.abs(wanted).max())
 
 
 def test_a_convolution_inside_other_functions_is_found():
