@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from systolic._errors import InputError
 from systolic.estimator._mode import Mode
 from systolic.estimator._spec import EstimatorSpec, check_spec, loss_entry, loss_names, metrics_of
-from systolic.estimator._traced_errors import explain, user_line
+from systolic.program import explain_traced, user_line
 
 _KNOWN = ("model", "features", "labels", "mode", "params", "key")
 
@@ -58,7 +58,9 @@ def call_model_fn(
         message = _missing(error, features, labels, host_only, mode)
         if message is not None:
             raise InputError(f"model_fn: {_name(model_fn)} {message}") from error
-        told = explain(error, f"{_name(model_fn)} in mode {mode.name}", features, labels)
+        told = explain_traced(
+            error, f"model_fn: {_name(model_fn)} in mode {mode.name}", features=features, labels=labels
+        )
         if told is not None:
             raise told from error
         raise

@@ -10,6 +10,7 @@ from systolic.program._out_of_memory import LargeBuffer, ProgramTooLargeError, o
 from systolic.program._program import Program
 from systolic.program._set import ProgramSet
 from systolic.program._signature import Leaf, Signature, leaf_names, signature
+from systolic.program._traced_errors import explain_traced, user_line
 
 __all__ = [
     "CompileBudget",
@@ -26,7 +27,9 @@ __all__ = [
     "ProgramTooLargeError",
     "Signature",
     "cache_dir",
+    "explain_traced",
     "leaf_names",
     "out_of_memory",
     "signature",
+    "user_line",
 ]

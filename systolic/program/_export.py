@@ -21,6 +21,7 @@ from systolic.program._constants import large_constants
 from systolic.program._host_calls import without_host_functions
 from systolic.program._quick_trace import quick_trace
 from systolic.program._signature import argument_names, leaf_names
+from systolic.program._traced_errors import explained_trace
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +76,7 @@ def export(
     flat.__name__ = flat.__qualname__ = _identifier(name)
     kwargs: dict[str, Any] = {} if out_shardings is None else {"out_shardings": out_shardings}
     jitted = jax.jit(flat, in_shardings=in_shardings, donate_argnums=donated, keep_unused=True, **kwargs)
-    with quick_trace():
+    with quick_trace(), explained_trace(name, argument_names(fn, len(args)), args):
         traced = jitted.trace(*leaves)
     notes: tuple[str, ...] = ()
     constants = large_constants(traced, fn)

@@ -32,6 +32,7 @@ from systolic.program._leaks import check_leaks
 from systolic.program._options import CompileOptions
 from systolic.program._quick_trace import quick_trace
 from systolic.program._signature import Signature, argument_names, leaf_names, strong_structs
+from systolic.program._traced_errors import explained_trace
 from systolic.target import Target
 
 
@@ -175,7 +176,7 @@ class Program:
         in_shardings, out_shardings = self.shardings(target)
         kwargs: dict[str, Any] = {} if out_shardings is None else {"out_shardings": out_shardings}
         function = jax.jit(self._strong(), donate_argnums=self.donate, in_shardings=in_shardings, **kwargs)
-        with quick_trace():
+        with quick_trace(), explained_trace(self.name, self.argument_names, self.example):
             traced = function.trace(*(self.example if args is None else map(strong_structs, args)))
         check_leaks(traced, self.name)
         if (notice := large_constants(traced, self.fn)) is not None:

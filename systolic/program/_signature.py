@@ -114,6 +114,8 @@ def _leaf(path: str, value: Any) -> Leaf:
             f"argument {path}: saw {_kind(value)}, wanted an array of numbers, a number, or a jax.ShapeDtypeStruct; leave "
             "what is no number out of the program, or give it as an index or a key"
         ) from error
+    if any(not isinstance(size, int) or size < 0 for size in shape):
+        raise InputError(f"argument {path}: saw the shape {shape}, wanted static sizes, whole numbers of at least 0")
     weak = isinstance(value, bool | int | float | complex) or bool(getattr(value, "weak_type", False))
     return Leaf(
         path, shape, np.dtype(dtype).name if not jax.dtypes.issubdtype(dtype, jax.dtypes.extended) else str(dtype), weak

@@ -343,3 +343,39 @@ def test_threads_that_want_one_program_wait_for_one_compile():
         executables = list(pool.map(lambda _: program.compile("cpu:1"), range(4)))
     assert len(traces) == 1
     assert all(executable is executables[0] for executable in executables)
+
+
+def branches(a):
+    if a.sum() > 0:  # the branch
+        return a
+    return -a
+
+
+@pytest.mark.parametrize(
+    ("fn", "example", "told"),
+    [
+        (
+            branches,
+            np.ones(3, np.float32),
+            r"program 'branches', at .*test_program\.py:\d+ in branches: if a\.sum\(\) > 0:",
+        ),
+        (lambda a: a @ a, np.ones((2, 3), np.float32), r"(?s)TypeError: dot_general .*Seen: a float32\[2,3\]"),
+    ],
+)
+@pytest.mark.parametrize("target", ["cpu:1", "v5e-1"])
+def test_what_cannot_be_traced_is_told_at_the_users_line(fn, example, told, target):
+    with pytest.raises(InputError, match=told):
+        Program(fn, example).compile(target)
+
+
+def test_sizes_that_are_no_sizes_are_refused():
+    with pytest.raises(InputError, match=r"argument x: saw the shape \(-1, 3\), wanted static sizes"):
+        Program(lambda x: x, jax.ShapeDtypeStruct((-1, 3), np.float32))
+
+
+def test_an_exception_of_the_users_in_a_program_passes_as_it_is():
+    def fails(x):
+        raise KeyError("colour")
+
+    with pytest.raises(KeyError, match="colour"):
+        Program(fails, np.ones(3, np.float32)).compile("cpu:1")

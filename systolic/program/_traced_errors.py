@@ -1,4 +1,4 @@
-"""What goes wrong in a model function while it is traced: told at the user's own line, with the usual remedy.
+"""What goes wrong in a function of the user's while it is traced: told at the user's own line, with the usual remedy.
 
 JAX says what it could not do, from a place dozens of frames below the line that asked for it. An exception that the user's
 own code raises is not touched.
@@ -6,9 +6,11 @@ own code raises is not touched.
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import linecache
 import traceback
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -52,10 +54,12 @@ _REMEDIES = {
 _ABOUT_SHAPES = ("shape", "broadcast", "dimension", "reshape", "axis", "concatenat", "indices")
 
 
-def explain(error: Exception, where: str, features: Any, labels: Any) -> InputError | None:
+def explain_traced(error: Exception, where: str, **seen: Any) -> InputError | None:
     """The error to raise instead of ``error``; None where it is the user's own, or the device's.
 
-    where: the model function and its mode, for the message.
+    Args:
+        where: what was traced, for the message.
+        seen: what the function was given, by names, whose shapes are told where the error is about shapes.
     """
     kind = next((name for cls in type(error).__mro__ if (name := cls.__name__) in _REMEDIES), None)
     # Of values, not of tracing: what the device reports, and what jax_debug_nans raises, which callers look for.
@@ -64,13 +68,29 @@ def explain(error: Exception, where: str, features: Any, labels: Any) -> InputEr
         return None
     remedy = _REMEDIES.get(kind or "", "")
     if not remedy and any(word in str(error).lower() for word in _ABOUT_SHAPES):
-        remedy = f"Shapes are known while the program is traced: print(x.shape) shows them. {_shapes(features, labels)}"
+        remedy = f"Shapes are known while the program is traced: print(x.shape) shows them. {_shapes(seen)}"
     place = user_line(error)
     lines = [
-        f"model_fn: {where}{'' if place is None else f', {place}'}",
+        f"{where}{'' if place is None else f', {place}'}",
         f"{type(error).__name__}: {_gist(str(error))}",
     ]
     return InputError("\n".join([*lines, remedy] if remedy else lines))
+
+
+@contextlib.contextmanager
+def explained_trace(name: str, argument_names: Sequence[str], args: Sequence[Any]) -> Iterator[None]:
+    """Trace a Program in the body: what JAX cannot trace is told as :func:`explain_traced` does.
+
+    Raises:
+        InputError: the function does something that cannot be traced.
+    """
+    try:
+        yield
+    except Exception as error:
+        told = explain_traced(error, f"program {name!r}", **dict(zip(argument_names, args, strict=True)))
+        if told is None:
+            raise
+        raise told from error
 
 
 def user_line(error: BaseException) -> str | None:
@@ -110,14 +130,14 @@ def _gist(text: str) -> str:
     return "\n".join(lines[:_MOST_LINES])
 
 
-def _shapes(features: Any, labels: Any) -> str:
+def _shapes(seen: dict[str, Any]) -> str:
     """As in: Seen: features {'x': float32[8,3]}, labels int32[8]."""
 
     def shown(tree: Any) -> str:
         text = str(jax.tree.map(_Shown, tree))
         return text if len(text) < 400 else text[:400] + "..."
 
-    return f"Seen: features {shown(features)}, labels {shown(labels)}, of which the first dimension is the batch"
+    return f"Seen: {', '.join(f'{name} {shown(tree)}' for name, tree in seen.items())}"
 
 
 class _Shown:
