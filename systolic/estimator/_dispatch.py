@@ -51,12 +51,9 @@ class Dispatcher(Protocol):
         """Told how long a group took."""
 
 
-def dispatcher(steps_per_loop: int, batch_bytes: int, bursts: bool, packing: Packing | None) -> Dispatcher:
-    """The dispatcher for a run whose batches have so many bytes; without ``bursts``, each step is waited for.
-
-    packing: how single steps take the state, if packed.
-    """
-    return DeviceLoop() if steps_per_loop > 1 else SingleSteps(batch_bytes if bursts else _BURST_BYTES, packing)
+def dispatcher(steps_per_loop: int, batch_bytes: int, packing: Packing | None) -> Dispatcher:
+    """The dispatcher for a run whose batches have so many bytes; ``packing``: how single steps take the state, if packed."""
+    return DeviceLoop() if steps_per_loop > 1 else SingleSteps(batch_bytes, packing)
 
 
 class DeviceLoop:

@@ -110,10 +110,8 @@ class TrainLoop:
         engine, run = self.engine, self.run_
         self._batch_bytes = max(1, _nbytes(spec.batched(engine.batch_sizes[Mode.TRAIN])))
         self.size = self.batches.stack = engine.steps_per_loop(spec)
-        # Collectives of several steps at once can starve each other on CPU devices, which share one pool of threads.
-        self._serial = engine.target.platform == "cpu" and engine.target.num_devices > 1
         packing = Packing(engine.state_shapes(spec)) if engine.packs(spec) else None
-        self._path = dispatcher(self.size, self._batch_bytes, not self._serial, packing)
+        self._path = dispatcher(self.size, self._batch_bytes, packing)
         step = engine.step()
         if self.until is not None and step >= self.until:
             if step > self.until or not self.evaluate:
@@ -153,11 +151,9 @@ class TrainLoop:
         now = clock()
         settle_at = report_at = now + _REPORT_SECONDS
         most = max(2 * AHEAD * self.size, min(128 * self.size, _HELD_BYTES // self._batch_bytes))
-        wait, heard = self._serial, run.hears_steps
+        heard = run.hears_steps
         for group, count, positions in stop.items(feed):
             outputs = path.run(engine, call, group, count, positions)
-            if wait:
-                jax.block_until_ready(outputs)
             began, now, before, step = now, clock(), step, step + count
             path.adapt(now - began)
             if step >= log_at:

@@ -28,10 +28,6 @@ def main(folder: pathlib.Path) -> int:
     _stage(folder, "starting the compiler")
     import jax
 
-    jax.config.update("jax_enable_compilation_cache", False)
-    jax.config.update(
-        "jax_enable_x64", True
-    )  # the dtypes of the program are settled; those of 64 bits are not cut short
     try:
         lowered = _lower(job, (folder / "program.bin").read_bytes())
         _stage(folder, "compiling")

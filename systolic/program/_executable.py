@@ -61,6 +61,8 @@ class Executable:
     Attributes:
         cache: ``"hit"``, ``"miss"`` or ``"off"``: what JAX's persistent cache said.
         seconds: wall time of trace, lowering and compile, in seconds.
+        direct: the runtime's own callable, without a look at values and without the recompile guard: for loops that know
+            what they give it.
     """
 
     def __init__(self, program: Program, target: Target, signature: Signature, lowered: Any, started: float) -> None:
@@ -72,6 +74,9 @@ class Executable:
         enabled = enable()
         with listen() as events:
             self._compiled = lowered.compile()
+        self.direct = (
+            _one_at_a_time(self._compiled) if target.platform == "cpu" and target.num_devices > 1 else self._compiled
+        )
         self.cache = events.outcome(enabled)
         self.seconds = time.monotonic() - started
 
@@ -89,7 +94,7 @@ class Executable:
     def call(self, args: Sequence[Any]) -> Any:
         """Run arguments whose values were looked at before."""
         try:
-            return self._compiled(*args)
+            return self.direct(*args)
         except TypeError:
             return self.program.variant(self, args).call(args)
         except ValueError as error:
@@ -113,11 +118,6 @@ class Executable:
             for leaf, x, sharding in zip(self.signature.leaves, jax.tree.leaves(args), wanted, strict=True)
             if isinstance(x, jax.Array) and sharding is not None and not x.sharding.is_equivalent_to(sharding, x.ndim)
         ]
-
-    @property
-    def direct(self) -> Callable:
-        """The runtime's own callable, without a look at values and without the recompile guard: for loops that know what they give it."""
-        return self._compiled
 
     @property
     def memory(self) -> MemoryStats:
@@ -151,3 +151,13 @@ class Executable:
 
     def __repr__(self) -> str:
         return f"Executable({self.program.name!r} on {self.target.name}, {self.seconds:.2f} s, cache {self.cache})"
+
+
+def _one_at_a_time(compiled: Callable) -> Callable:
+    """``compiled``, waited for: CPU devices share one pool of threads, and collectives of several runs in flight can
+    starve each other there until XLA aborts the process."""
+
+    def call(*args: Any) -> Any:
+        return jax.block_until_ready(compiled(*args))
+
+    return call

@@ -52,6 +52,8 @@ def run_compiler(
         dump = folder / "dump"
         dump.mkdir()
         environment = {**os.environ, **compiler_environment(target, dump_dir=dump)}
+        # The dtypes of the program are settled: those of 64 bits are not cut short.
+        environment |= {"JAX_ENABLE_X64": "1", "JAX_ENABLE_COMPILATION_CACHE": "0"}
         # The child must find the packages that this process found, whatever its working folder.
         environment["PYTHONPATH"] = os.pathsep.join(path for path in map(os.path.abspath, sys.path) if path)
         job = {"parent": os.getpid(), "target": target.name, "axes": dict(axes), "name": _word(name)}
