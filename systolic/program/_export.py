@@ -19,9 +19,8 @@ from systolic._errors import CompileError
 from systolic.program._arguments import check_result
 from systolic.program._constants import large_constants
 from systolic.program._host_calls import without_host_functions
-from systolic.program._quick_trace import quick_trace
 from systolic.program._signature import argument_names, leaf_names
-from systolic.program._traced_errors import explained_trace
+from systolic.program._tracing import tracing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,15 +75,15 @@ def export(
     flat.__name__ = flat.__qualname__ = _identifier(name)
     kwargs: dict[str, Any] = {} if out_shardings is None else {"out_shardings": out_shardings}
     jitted = jax.jit(flat, in_shardings=in_shardings, donate_argnums=donated, keep_unused=True, **kwargs)
-    with quick_trace(), explained_trace(name, argument_names(fn, len(args)), args):
+    with tracing(name, argument_names(fn, len(args)), args, mesh):
         traced = jitted.trace(*leaves)
-    notes: tuple[str, ...] = ()
-    constants = large_constants(traced, fn)
-    if replaced := without_host_functions(traced, mesh.size):
-        function, notes = replaced
-        function.__name__ = function.__qualname__ = flat.__name__
-        jitted = jax.jit(function, in_shardings=in_shardings, donate_argnums=donated, keep_unused=True, **kwargs)
-    exported = _lower(jitted, leaves, name)
+        notes: tuple[str, ...] = ()
+        constants = large_constants(traced, fn)
+        if replaced := without_host_functions(traced, mesh.size):
+            function, notes = replaced
+            function.__name__ = function.__qualname__ = flat.__name__
+            jitted = jax.jit(function, in_shardings=in_shardings, donate_argnums=donated, keep_unused=True, **kwargs)
+        exported = _lower(jitted, leaves, name)
     return Exported(
         blob=_serialised(exported, name),
         fingerprint=_fingerprint(exported, (in_shardings, out_shardings, donated)),

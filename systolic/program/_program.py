@@ -30,9 +30,8 @@ from systolic.program._door import Door
 from systolic.program._executable import Executable
 from systolic.program._leaks import check_leaks
 from systolic.program._options import CompileOptions
-from systolic.program._quick_trace import quick_trace
 from systolic.program._signature import Signature, argument_names, leaf_names, strong_structs
-from systolic.program._traced_errors import explained_trace
+from systolic.program._tracing import tracing
 from systolic.target import Target
 
 
@@ -45,7 +44,8 @@ class Program:
             types are removed: a Python scalar is an array of its canonical dtype.
         name: what errors and reports call it; defaults to the function's name.
         donate: positions of the arguments whose buffers the results may reuse.
-        axes: mesh axes and their sizes; one may be -1 and takes the devices that are left.
+        axes: mesh axes and their sizes; one may be -1 and takes the devices that are left. ``fn`` may call
+            ``jax.shard_map`` over them without naming a mesh.
         in_specs: per argument, a pytree prefix of ``PartitionSpec``; default: everything replicated.
         out_specs: a pytree prefix of ``PartitionSpec`` for the result; ``None`` leaves it to the compiler.
         budget: how many signatures may be compiled on each target; one more is a :class:`RecompileError`. A
@@ -176,7 +176,7 @@ class Program:
         in_shardings, out_shardings = self.shardings(target)
         kwargs: dict[str, Any] = {} if out_shardings is None else {"out_shardings": out_shardings}
         function = jax.jit(self._strong(), donate_argnums=self.donate, in_shardings=in_shardings, **kwargs)
-        with quick_trace(), explained_trace(self.name, self.argument_names, self.example):
+        with tracing(self.name, self.argument_names, self.example, target.mesh(self.axes)):
             traced = function.trace(*(self.example if args is None else map(strong_structs, args)))
         check_leaks(traced, self.name)
         if (notice := large_constants(traced, self.fn)) is not None:

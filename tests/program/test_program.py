@@ -379,3 +379,24 @@ def test_an_exception_of_the_users_in_a_program_passes_as_it_is():
 
     with pytest.raises(KeyError, match="colour"):
         Program(fails, np.ones(3, np.float32)).compile("cpu:1")
+
+
+@pytest.mark.parametrize("target", ["cpu:8", "cpu:1", "v5e-8"])
+def test_a_function_may_map_over_shards_of_the_program_s_mesh(target):
+    def shard(total, x):
+        return total + jax.lax.psum(x.sum(), "data"), x.sum()[None]
+
+    def fn(total, x):
+        return jax.shard_map(
+            shard, in_specs=(PartitionSpec(), ROWS), out_specs=(PartitionSpec(), ROWS), check_vma=False
+        )(total, x)
+
+    x = np.arange(16, dtype=F32)
+    program = Program(fn, np.float32(1), x, in_specs=(PartitionSpec(), ROWS))
+    compiled = program.compile(target)
+    if not Target(target).attached:
+        assert "all-reduce" in compiled.hlo_text
+        return
+    total, parts = compiled(np.float32(1), x)
+    assert total == 1 + 120
+    np.testing.assert_array_equal(parts, x.reshape(Target(target).num_devices, -1).sum(1))
