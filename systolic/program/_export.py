@@ -20,7 +20,7 @@ from systolic.program._arguments import check_result
 from systolic.program._constants import large_constants
 from systolic.program._host_calls import without_host_functions
 from systolic.program._signature import argument_names, leaf_names
-from systolic.program._tracing import tracing
+from systolic.program._tracing import on_mesh, tracing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +77,8 @@ def export(
     jitted = jax.jit(flat, in_shardings=in_shardings, donate_argnums=donated, keep_unused=True, **kwargs)
     with tracing(name, argument_names(fn, len(args)), args, mesh):
         traced = jitted.trace(*leaves)
-        notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    with on_mesh(mesh):
         constants = large_constants(traced, fn)
         if replaced := without_host_functions(traced, mesh.size):
             function, notes = replaced

@@ -14,11 +14,15 @@ from systolic.program._traced_errors import explained_trace
 
 @contextlib.contextmanager
 def tracing(name: str, argument_names: Sequence[str], args: Sequence[Any], mesh: Any) -> Iterator[None]:
-    """Trace a Program in the body: fast, with errors at the user's line, and with its mesh for ``jax.shard_map``.
+    """Trace a Program in the body: fast, with errors at the user's line, and :func:`on_mesh`."""
+    with quick_trace(), on_mesh(mesh), explained_trace(name, argument_names, args):
+        yield
+
+
+def on_mesh(mesh: Any) -> Any:
+    """A context for what traces or lowers a Program: ``jax.shard_map`` finds its mesh.
 
     Args:
         mesh: a ``jax.sharding.Mesh``, or an ``AbstractMesh`` of devices that are not there.
     """
-    abstract = mesh if isinstance(mesh, jax.sharding.AbstractMesh) else mesh.abstract_mesh
-    with quick_trace(), jax.sharding.use_abstract_mesh(abstract), explained_trace(name, argument_names, args):
-        yield
+    return jax.sharding.use_abstract_mesh(mesh if isinstance(mesh, jax.sharding.AbstractMesh) else mesh.abstract_mesh)
