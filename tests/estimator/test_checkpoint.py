@@ -357,7 +357,7 @@ def test_killed_at_any_moment_the_bits_are_the_same(tmp_path, steps_per_loop, nu
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_killed_after_random_delays_the_bits_are_the_same(tmp_path):
-    options = {"steps_per_loop": 5, "steps": 300, "width": 20_000, "checkpoint_every": 3}
+    options = {"steps_per_loop": 5, "steps": 1000, "width": 20_000, "checkpoint_every": 3}
     expected = undisturbed(tmp_path, options)
     delays = random.Random(5)
     moments = [delays.uniform(1.5, 5.0) for _ in range(8)]
