@@ -82,14 +82,16 @@ class Execution:
 
     def _loop(self, computation: Computation, loop: Loop, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         replicas = computation.replicas
-        initial = self._host_values([*loop.initial, loop.first], feeds)
-        carry = [np.repeat(np.asarray(x)[None], replicas, axis=0) for x in initial[:-1]]
+        carry = self._host_values(loop.initial, feeds, replicas)
         passes: int | None = None
         if loop.counter is not None:
             place, limit, increment = loop.counter
-            (last,) = self._host_values([limit], feeds)
-            passes = max(0, -(-(int(last) - int(initial[place])) // increment))
-        if passes == 0 or (passes is None and not initial[-1]):
+            (last,) = self._host_values([limit], feeds, replicas)
+            passes = max(0, -(-(int(last[0]) - int(carry[place][0])) // increment))
+        else:
+            (first,) = self._host_values([loop.first], feeds, replicas)
+            passes = None if first[0] else 0
+        if passes == 0:
             return _named(loop.results, carry)
         step = self._step(computation, loop, [] if passes is not None else [loop.again])
         number = self._number(loop, step)
@@ -184,36 +186,47 @@ class Execution:
             )
         return target if count == target.num_devices else Target(f"{target.platform}:{count}")
 
-    def _host_values(self, tensors: Sequence[Any], feeds: Mapping[str, np.ndarray]) -> list[Any]:
-        """Of small tensors around a loop, computed by TensorFlow on the host: first values, limits, conditions."""
-        tf = tensorflow()
-        tf1 = tf.compat.v1
-        known = [tf.get_static_value(tensor) for tensor in tensors]
-        if all(value is not None for value in known):
-            return known
+    def _host_values(self, tensors: Sequence[Any], feeds: Mapping[str, np.ndarray], replicas: int) -> list[np.ndarray]:
+        """Of small tensors around a loop, computed by TensorFlow on the host: first values, limits, conditions.
+
+        Returns:
+            Each with a leading dimension of replicas.
+        """
+        values = [self._known(tensor, feeds, replicas) for tensor in tensors]
+        unknown = tuple(tensor for tensor, value in zip(tensors, values, strict=True) if value is None)
+        computed = iter(self._around(unknown, feeds, replicas) if unknown else ())
+        return [next(computed) if value is None else value for value in values]
+
+    def _known(self, tensor: Any, feeds: Mapping[str, np.ndarray], replicas: int) -> np.ndarray | None:
+        tensor = plain(tensor)
+        value = tensorflow().get_static_value(tensor)
+        if value is None and tensor.op.type == "ReadVariableOp":
+            value = self._variables.value(tensor.op.inputs[0].op.name)
+        return feeds.get(tensor.op.name) if value is None else np.stack([value] * replicas)
+
+    def _around(self, tensors: tuple[Any, ...], feeds: Mapping[str, np.ndarray], replicas: int) -> list[np.ndarray]:
+        """What only a graph can tell, of operations that stand around a loop."""
+        tf1 = tensorflow().compat.v1
         whole = self._graph.as_graph_def(add_shapes=True)
         definition = tf1.graph_util.extract_sub_graph(whole, [tensor.op.name for tensor in tensors])
-        values: dict[str, Any] = {}
-        for node in definition.node:
-            if node.op == "ReadVariableOp":
-                values[node.name] = self._variables.value(node.input[0])
-            elif node.name in feeds:
-                values[node.name] = np.asarray(feeds[node.name])[0]
         nodes = [node for node in definition.node if node.op != "VarHandleOp"]
         del definition.node[:]
+        values: dict[str, np.ndarray] = {}
         for node in nodes:
-            if node.name in values:
-                given = definition.node.add(name=node.name, op="Placeholder")
-                given.attr["dtype"].CopyFrom(node.attr["dtype"])
-            else:
-                node.device = ""
-                for attribute in ("_tpu_replicate", "_class"):
-                    node.attr.pop(attribute, None)
-                definition.node.append(node)
-        with tf.Graph().as_default() as graph:
+            known = node.op in ("ReadVariableOp", "Placeholder")
+            if known:
+                tensor = self._graph.get_operation_by_name(node.name).outputs[0]
+                values[f"{node.name}:0"] = np.asarray(self._known(tensor, feeds, replicas))
+                node = tf1.NodeDef(name=node.name, op="Placeholder", attr={"dtype": node.attr["dtype"]})
+            node.device = ""
+            for attribute in ("_tpu_replicate", "_class"):
+                node.attr.pop(attribute, None)
+            definition.node.append(node)
+        with tensorflow().Graph().as_default() as graph:
             fetched = tf1.import_graph_def(definition, return_elements=[t.name for t in tensors], name="")
             with tf1.Session(graph=graph) as session:
-                return session.run(fetched, {f"{name}:0": value for name, value in values.items()})
+                each = [session.run(fetched, {k: value[i] for k, value in values.items()}) for i in range(replicas)]
+        return [np.stack(column) for column in zip(*each, strict=True)]
 
 
 class Run:

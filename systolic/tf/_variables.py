@@ -140,9 +140,9 @@ def _assignment(graph: Any, name: str) -> Any:
 
 
 def _of_variable(graph: Any, name: str, kind: str, how: str) -> Any:
-    """An operation of the kind on a variable, which depends on nothing else by control."""
+    """An operation of the kind on a variable, in the host's part, which depends on nothing else by control."""
     for operation in graph.get_operation_by_name(name).outputs[0].consumers():
-        if operation.type == kind and not operation.control_inputs:
+        if operation.type == kind and not operation.control_inputs and graph.is_fetchable(operation):
             return operation
     raise InputError(
         f"variable {name}: it is on a device, and in the session's graph it is not {how}; make it with tf.get_variable"
