@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec
 from systolic._errors import InputError
 from systolic.program import Program
 from systolic.tf._module import Module
+from systolic.tf._order import reads_first
 from systolic.tf._tensorflow import tensorflow
 
 _PLACEMENT = ("_class", "_tpu_replicate", "_xla_compile_id", "_XlaCompile")
@@ -130,6 +131,7 @@ def graph_function(
     used = [feed for feed in feeds if feed.op.name in kinds]
     _refuse(definition, fetches, used)
     variables = _variables(graph, kinds)
+    reads_first(definition)
     nodes = [node for node in definition.node if node.op not in _GIVEN]
     del definition.node[:]
     definition.node.extend(nodes)
