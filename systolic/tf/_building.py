@@ -37,6 +37,7 @@ def replace_all() -> None:
             "split_compile_and_replicate": _replicate, "_postprocess_flat_outputs": _outputs,
             "_postprocess_non_flat_outputs": _outputs,
         }),
+        (tpu_ops, {"cross_replica_sum": _cross_replica_sum}),
         (training_loop, {"while_loop": _while_loop}),
     ]  # fmt: skip
     replace_random(_random_state)
@@ -47,10 +48,20 @@ def replace_all() -> None:
             )
 
 
-def _replicate(upstream: Callable[..., Any], computation: Any, inputs: Any = None, *args: Any, **kwargs: Any) -> Any:
+def _replicate(
+    upstream: Callable[..., Any],
+    computation: Any,
+    inputs: Any = None,
+    infeed_queue: Any = None,
+    device_assignment: Any = None,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
     inputs = [[]] if inputs is None else inputs
-    with _building(len(inputs)) as built:
-        compiled, outputs = upstream(computation, inputs, *args, **kwargs)
+    replicas = range(len(inputs))
+    ordinals = replicas if device_assignment is None else [device_assignment.tpu_ordinal(replica=i) for i in replicas]
+    with _building(tuple(ordinals)) as built:
+        compiled, outputs = upstream(computation, inputs, infeed_queue, device_assignment, *args, **kwargs)
     if built.call is not None:
         return [compiled, outputs]
     # It returns operations only: what runs them is the one result that it was given.
@@ -60,12 +71,12 @@ def _replicate(upstream: Callable[..., Any], computation: Any, inputs: Any = Non
 
 
 @contextlib.contextmanager
-def _building(replicas: int) -> Iterator[Computation]:
+def _building(ordinals: tuple[int, ...]) -> Iterator[Computation]:
     from tensorflow.python.ops import control_flow_util
 
     if _current:
         raise InputError("tpu.replicate: saw a computation inside of another, wanted them side by side")
-    built = Computation(tensorflow().compat.v1.get_default_graph(), replicas)
+    built = Computation(tensorflow().compat.v1.get_default_graph(), len(ordinals), ordinals)
     second = control_flow_util.ENABLE_CONTROL_FLOW_V2
     control_flow_util.ENABLE_CONTROL_FLOW_V2 = True  # loops and branches in the form that the bridge takes
     _current.append(built)
@@ -96,6 +107,11 @@ def _replicated_input(_: Any, inputs: Sequence[Any], *args: Any, **kwargs: Any) 
 
 def _replicated_output(_: Any, tensor: Any, num_replicas: int, *args: Any, **kwargs: Any) -> list[Any]:
     return _building_now("tpu_replicated_output").next_output()
+
+
+def _cross_replica_sum(upstream: Callable[..., Any], x: Any, *args: Any, **kwargs: Any) -> Any:
+    """Outside of a computation there is one replica."""
+    return upstream(x, *args, **kwargs) if _current else tensorflow().identity(x)
 
 
 def _metadata(_: Any, *args: Any, **kwargs: Any) -> Any:
@@ -214,7 +230,9 @@ def infeed_enqueue_tuple(
 ) -> Any:
     """Host: one tuple to the infeed of a device."""
     inputs = [tensorflow().convert_to_tensor(x) for x in inputs]
-    channel = record(_graph()).channel("infeed", device_ordinal, [x.dtype for x in inputs], shapes)
+    made = record(_graph())
+    channel = made.channel("infeed", device_ordinal, [x.dtype for x in inputs], shapes)
+    made.fed.add(max(device_ordinal, 0))
     return channel.queue.enqueue(inputs, name=name)
 
 
@@ -234,7 +252,7 @@ def infeed_dequeue_tuple(dtypes: Sequence[Any], shapes: Sequence[Any], name: str
             "the device loop"
         )
     dtypes = [tensorflow().as_dtype(dtype) for dtype in dtypes]
-    for ordinal in range(built.replicas):
+    for ordinal in built.ordinals:
         record(_graph()).channel("infeed", ordinal, dtypes, shapes)
     built.section.infeed = [placeholder(d, s, "infeed") for d, s in zip(dtypes, shapes, strict=True)]
     return [tensorflow().identity(x) for x in built.section.infeed]
@@ -250,14 +268,19 @@ def outfeed_enqueue_tuple(inputs: Sequence[Any], name: str | None = None) -> Any
     built = _building_now("outfeed_enqueue")
     if _inside_function() or built.section.outfeed:
         raise InputError(
-            "outfeed_enqueue: saw a second one in a step, or one in a loop or branch within a step (as for "
-            "experimental_host_call_every_n_steps > 1); wanted one for each pass of the device loop"
+            "outfeed_enqueue: saw a second one in a step, or one in a loop or branch within a step; wanted one for each "
+            "pass of the device loop"
         )
     tensors = [tensorflow().identity(x) for x in inputs]
-    for ordinal in range(built.replicas):
+    for ordinal in built.ordinals:
         record(_graph()).channel("outfeed", ordinal, [x.dtype for x in tensors], [x.shape for x in tensors])
     built.section.outfeed = tensors
     return tensorflow().group(*tensors, name=name)
+
+
+def outfeed_only_if(condition: Any) -> None:
+    """Device: what this step gives to its outfeed, it gives only where ``condition`` is true."""
+    _building_now("outfeed_enqueue").section.when = tensorflow().identity(condition)
 
 
 def outfeed_enqueue(input: Any, name: str | None = None) -> Any:

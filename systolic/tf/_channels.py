@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from systolic._errors import InputError
 from systolic.tf._tensorflow import tensorflow
 
 _AHEAD = 4  # batches that wait in an infeed
@@ -34,13 +33,10 @@ class Channel:
         tf = tensorflow()
         tf1 = tf.compat.v1
         shapes = [tf.TensorShape(shape) for shape in shapes]
-        for dtype, shape in zip(dtypes, shapes, strict=True):
-            if not shape.is_fully_defined():
-                raise InputError(
-                    f"{name}: saw a tensor {dtype.name}{shape}, wanted a static shape; use drop_remainder=True"
-                )
+        static = all(shape.is_fully_defined() for shape in shapes)  # where not, who takes them is told
         with tf.init_scope(), tf1.device(None):
-            queue = tf.queue.FIFOQueue(_AHEAD if bounded else _UNBOUNDED, list(dtypes), shapes, name=name)
+            capacity = _AHEAD if bounded else _UNBOUNDED
+            queue = tf.queue.FIFOQueue(capacity, list(dtypes), shapes if static else None, name=name)
             placeholders = tuple(tf1.placeholder(d, s, name=f"{name}_put") for d, s in zip(dtypes, shapes, strict=True))
             taken = queue.dequeue(name=f"{name}_take")
             return cls(

@@ -21,12 +21,14 @@ class Section:
         fetches: tensors that it computes.
         infeed: placeholders for what it takes from the infeed of its device.
         outfeed: tensors that it gives to the outfeed.
+        when: a tensor, where not ``None``, without which it gives nothing.
         random: where it draws random numbers.
     """
 
     fetches: list[Any] = dataclasses.field(default_factory=list)
     infeed: list[Any] = dataclasses.field(default_factory=list)
     outfeed: list[Any] = dataclasses.field(default_factory=list)
+    when: Any = None
     random: RandomState | None = None
 
 
@@ -58,6 +60,7 @@ class Computation:
     Attributes:
         graph: where it is.
         replicas: how many devices run it.
+        ordinals: numbers of the cores whose infeed and outfeed are theirs.
         arguments: a placeholder for each argument, and the host's tensors for it, one per replica.
         loops: device loops in it, in their order.
         rest: what follows the loops, or all of it.
@@ -67,6 +70,7 @@ class Computation:
 
     graph: Any
     replicas: int
+    ordinals: tuple[int, ...]
     arguments: list[tuple[Any, list[Any]]] = dataclasses.field(default_factory=list)
     loops: list[Loop] = dataclasses.field(default_factory=list)
     rest: Section = dataclasses.field(default_factory=Section)
@@ -112,10 +116,11 @@ class Computation:
 
 @dataclasses.dataclass(eq=False)
 class Record:
-    """Of one graph: its computations by the name of the operation that runs each, and its channels."""
+    """Of one graph: its computations by the name of the operation that runs each, its channels, the infeeds that the host feeds."""
 
     computations: dict[str, Computation] = dataclasses.field(default_factory=dict)
     channels: dict[tuple[str, int], Channel] = dataclasses.field(default_factory=dict)
+    fed: set[int] = dataclasses.field(default_factory=set)
     uses: dict[Any, Any] = dataclasses.field(default_factory=dict)
 
     def channel(self, kind: str, ordinal: int, dtypes: Sequence[Any], shapes: Sequence[Any]) -> Channel:

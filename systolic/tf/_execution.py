@@ -30,7 +30,7 @@ class Step:
         random = section.random
         if random is not None:
             feeds += [random.number, random.replica]
-        fetches = [*section.fetches, *section.outfeed, *extra]
+        fetches = [*section.fetches, *section.outfeed, *([] if section.when is None else [section.when]), *extra]
         self.function: GraphFunction = graph_function(fetches, feeds, name=name, replicas=computation.replicas)
         self.scratch = () if random is None else (random.variable,)
         self.variables = [name for name in self.function.variables if name not in self.scratch]
@@ -108,7 +108,7 @@ class Execution:
                 carry = list(outputs[:count])
                 if waiting is not None:
                     self._put_out(computation, loop, waiting)
-                waiting = outputs[count : count + len(loop.outfeed)]
+                waiting = outputs[count:]
                 if passes is None and not np.asarray(outputs[-1])[0]:
                     break
             if waiting is not None:
@@ -120,14 +120,22 @@ class Execution:
     def _infed(self, computation: Computation, section: Section) -> dict[str, np.ndarray]:
         if not section.infeed:
             return {}
-        taken = self._taken([self.record.channels["infeed", i] for i in range(computation.replicas)])
+        if unfed := set(computation.ordinals) - self.record.fed:
+            raise InputError(
+                f"infeed: nothing in the graph feeds that of core {min(unfed)}; wanted an infeed_enqueue for each of the cores "
+                f"{', '.join(map(str, computation.ordinals))}"
+            )
+        taken = self._taken([self.record.channels["infeed", i] for i in computation.ordinals])
         return _named(section.infeed, [np.stack(each) for each in zip(*taken, strict=True)])
 
     def _put_out(self, computation: Computation, section: Section, values: Sequence[Any]) -> None:
         if not section.outfeed:
             return
-        arrays = [np.asarray(value) for value in values]
-        channels = [self.record.channels["outfeed", i] for i in range(computation.replicas)]
+        count = len(section.outfeed)
+        if section.when is not None and not np.asarray(values[count])[0]:
+            return
+        arrays = [np.asarray(value) for value in values[:count]]
+        channels = [self.record.channels["outfeed", i] for i in computation.ordinals]
         feed: dict[Any, Any] = {}
         for i, channel in enumerate(channels):
             feed |= channel.feed([array[i] for array in arrays])

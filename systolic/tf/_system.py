@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable
 from typing import Any
 
 from systolic._errors import InputError
 from systolic.target import Target
-from systolic.tf._building import replace_all
+from systolic.tf._building import outfeed_only_if, replace_all
 from systolic.tf._estimator import tpu_estimator
 from systolic.tf._session import replace_session
 from systolic.tf._tensorflow import tensorflow
@@ -60,6 +61,49 @@ def _improve(estimator: Any) -> None:
     wrapper = estimator._ModelFnWrapper
     for name in ("convert_to_single_tpu_train_step", "convert_to_single_tpu_eval_step"):
         setattr(wrapper, name, _with_mean_loss(getattr(wrapper, name)))
+    estimator._OutfeedHostCall.create_enqueue_op = _enqueue_some(estimator._OutfeedHostCall.create_enqueue_op)
+    kind = estimator.TPUEstimator
+    kind._add_meta_graph_for_mode = _for_cpu(kind._add_meta_graph_for_mode)
+
+
+def _enqueue_some(create: Callable[..., Any]) -> Callable[..., Any]:
+    """A host call every few steps: the device computes it in each, and the host is given those that it takes."""
+
+    @functools.wraps(create)
+    def created(self: Any, step: Any = None) -> Any:
+        every = self._outfeed_every_n_steps
+        if every == 1 or step is None:
+            return create(self, step)
+        self._outfeed_every_n_steps = 1
+        try:
+            made = create(self, step)
+        finally:
+            self._outfeed_every_n_steps = every
+        if made:
+            outfeed_only_if(tensorflow().equal(step % every, 0))
+        return made
+
+    return created
+
+
+def _for_cpu(add: Callable[..., Any]) -> Callable[..., Any]:
+    """A SavedModel without the graph for a TPU's own server, which no TPU has any more."""
+
+    @functools.wraps(add)
+    def added(self: Any, *args: Any, **kwargs: Any) -> Any:
+        wanted = self._export_to_tpu
+        if wanted and not self._export_to_cpu:
+            raise InputError(
+                "TPUEstimator(export_to_cpu): saw False, wanted True: a SavedModel is for TensorFlow's servers, which run on "
+                "CPU and GPU"
+            )
+        self._export_to_tpu = False
+        try:
+            return add(self, *args, **kwargs)
+        finally:
+            self._export_to_tpu = wanted
+
+    return added
 
 
 def _with_mean_loss(convert: Callable[..., Any]) -> Callable[..., Any]:
@@ -98,11 +142,17 @@ def _metadata(master_address: Any, cluster_def: Any = None, query_topology: bool
 
 
 def _topology(cores: int) -> bytes:
-    """A row of chips with a core each."""
+    """A grid of chips, as near to a square as it goes, with two cores each, as computations that span cores expect them."""
     messages: Any = importlib.import_module("tensorflow.core.protobuf.tpu.topology_pb2")
-    coordinates: Sequence[int] = [x for i in range(cores) for x in (i, 0, 0, 0)]
+    per_chip = 2 if cores % 2 == 0 else 1
+    chips = cores // per_chip
+    width = max(x for x in range(1, math.isqrt(chips) + 1) if chips % x == 0)
+    places = [(chip % width, chip // width, 0, core) for chip in range(chips) for core in range(per_chip)]
     return messages.TopologyProto(
-        mesh_shape=[cores, 1, 1, 1], num_tasks=1, num_tpu_devices_per_task=cores, device_coordinates=coordinates
+        mesh_shape=[width, chips // width, 1, per_chip],
+        num_tasks=1,
+        num_tpu_devices_per_task=cores,
+        device_coordinates=[x for place in places for x in place],
     ).SerializeToString()
 
 

@@ -69,7 +69,9 @@ def make_model(predict=predict_linear, optimizer=lambda: tf1.train.AdamOptimizer
 
 def estimator(folder, model_fn=None, use_tpu=True, loop=5, batch=16, predict_batch=8, tpu_config=None, **options):
     config = est.tpu.RunConfig(
-        model_dir=str(folder), tf_random_seed=1, tpu_config=est.tpu.TPUConfig(iterations_per_loop=loop, **(tpu_config or {}))
+        model_dir=str(folder),
+        tf_random_seed=1,
+        tpu_config=est.tpu.TPUConfig(iterations_per_loop=loop, **(tpu_config or {})),
     )
     return est.tpu.TPUEstimator(
         model_fn or make_model(),
@@ -138,7 +140,12 @@ def dropped(x, mode):
 
 def fixed(params):
     """The same batch for ever, so that nothing but the step's number decides."""
-    return tf1.data.Dataset.from_tensors((X[:16], Y[:16])).repeat().unbatch().batch(params["batch_size"], drop_remainder=True)
+    return (
+        tf1.data.Dataset.from_tensors((X[:16], Y[:16]))
+        .repeat()
+        .unbatch()
+        .batch(params["batch_size"], drop_remainder=True)
+    )
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -177,7 +184,10 @@ def test_a_host_call_sees_every_step_of_every_replica(tmp_path, cores):
 
     def record(loss, features):
         step = tf.reshape(tf1.train.get_global_step(), [1])
-        return (lambda s, x: [tf1.py_func(lambda *a: seen.append(a) or np.int64(0), [s, x], tf.int64)], [step, features])
+        return (
+            lambda s, x: [tf1.py_func(lambda *a: seen.append(a) or np.int64(0), [s, x], tf.int64)],
+            [step, features],
+        )
 
     estimator(tmp_path, make_model(host_call=record), loop=2).train(batches(), max_steps=5)
     assert [list(step) for step, _ in seen] == [[i] * 4 for i in range(5)]
@@ -262,9 +272,7 @@ def test_broadcast_input_is_the_same_on_every_core(tmp_path, cores):
         return (lambda x: [tf1.py_func(lambda a: seen.append(a) or np.int64(0), [x], tf.int64)], [features])
 
     kind = est.tpu.InputPipelineConfig.BROADCAST
-    made = estimator(
-        tmp_path, make_model(host_call=record), tpu_config={"per_host_input_for_training": kind}
-    )
+    made = estimator(tmp_path, make_model(host_call=record), tpu_config={"per_host_input_for_training": kind})
     made.train(batches(), max_steps=1)
     np.testing.assert_array_equal(seen[0][:16], X[:16])
 
