@@ -22,8 +22,9 @@ _current: list[Computation] = []  # at most one: computations are not nested
 
 def replace_all() -> None:
     """Replace them, once and for this process."""
-    tpu, tpu_ops, training_loop = (
-        importlib.import_module(f"tensorflow.python.tpu.{name}") for name in ("tpu", "ops.tpu_ops", "training_loop")
+    modules = ("tpu", "ops.tpu_ops", "training_loop", "tpu_feed")
+    tpu, tpu_ops, training_loop, tpu_feed = (
+        importlib.import_module(f"tensorflow.python.tpu.{name}") for name in modules
     )
     for name in ("infeed_enqueue_tuple", "infeed_enqueue", "infeed_dequeue_tuple", "infeed_dequeue",
                  "outfeed_enqueue_tuple", "outfeed_enqueue", "outfeed_dequeue_tuple", "outfeed_dequeue"):  # fmt: skip
@@ -39,6 +40,7 @@ def replace_all() -> None:
         }),
         (tpu_ops, {"cross_replica_sum": _cross_replica_sum}),
         (training_loop, {"while_loop": _while_loop}),
+        (tpu_feed._PartitionedInfeedQueue, {"_check_dims_and_partition_or_replicate_on_host": _whole}),
     ]  # fmt: skip
     replace_random(_random_state)
     for module, functions in replacements:
@@ -46,6 +48,10 @@ def replace_all() -> None:
             setattr(
                 module, name, functools.wraps(getattr(module, name))(functools.partial(function, getattr(module, name)))
             )
+
+
+def _instead(upstream: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    return functools.wraps(upstream)(lambda *args, **kwargs: function(upstream, *args, **kwargs))
 
 
 def _replicate(
@@ -112,6 +118,12 @@ def _replicated_output(_: Any, tensor: Any, num_replicas: int, *args: Any, **kwa
 def _cross_replica_sum(upstream: Callable[..., Any], x: Any, *args: Any, **kwargs: Any) -> Any:
     """Outside of a computation there is one replica."""
     return upstream(x, *args, **kwargs) if _current else tensorflow().identity(x)
+
+
+def _whole(_: Any, queue: Any, tensor: Any, dims: Any) -> list[Any]:
+    """A replica that spans cores is fed at its first one."""
+    queue._check_input_partition_dims(tensor, dims)
+    return [tensor]
 
 
 def _metadata(_: Any, *args: Any, **kwargs: Any) -> Any:

@@ -18,7 +18,7 @@ from systolic.tf._module import Module
 from systolic.tf._order import reads_first
 from systolic.tf._tensorflow import tensorflow
 
-_PLACEMENT = ("_class", "_tpu_replicate", "_xla_compile_id", "_XlaCompile")
+_PLACEMENT = ("_class", "_tpu_replicate", "_xla_compile_id", "_XlaCompile", "_XlaSharding", "_XlaShardingV2")
 _GIVEN = ("Placeholder", "PlaceholderV2", "VarHandleOp")
 _SHARED, _SPLIT = PartitionSpec(), PartitionSpec("data")
 
@@ -141,6 +141,10 @@ def graph_function(
             node.attr.pop(attribute, None)
         if node.op == "CrossReplicaSum":
             _sum_by_xla(node, replicas or 1)
+        elif node.op == "XlaSharding":  # a replica is on one device
+            node.op = "Identity"
+            for attribute in set(node.attr) - {"T"}:
+                node.attr.pop(attribute)
     module, order = _compile(definition, fetches, used, variables)
     ordered = [variables[i] for i in order]
     count = len(used)
