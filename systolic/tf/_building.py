@@ -45,9 +45,7 @@ def replace_all() -> None:
     replace_random(_random_state)
     for module, functions in replacements:
         for name, function in functions.items():
-            setattr(
-                module, name, functools.wraps(getattr(module, name))(functools.partial(function, getattr(module, name)))
-            )
+            setattr(module, name, _instead(getattr(module, name), function))
 
 
 def _instead(upstream: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
