@@ -10,14 +10,17 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import PartitionSpec
 
 from systolic._errors import InputError
 from systolic.program import Program
 from systolic.tf._module import Module
+from systolic.tf._order import reads_first
 from systolic.tf._tensorflow import tensorflow
 
-_PLACEMENT = ("_class", "_tpu_replicate", "_xla_compile_id", "_XlaCompile")
+_PLACEMENT = ("_class", "_tpu_replicate", "_xla_compile_id", "_XlaCompile", "_XlaSharding", "_XlaShardingV2")
 _GIVEN = ("Placeholder", "PlaceholderV2", "VarHandleOp")
+_SHARED, _SPLIT = PartitionSpec(), PartitionSpec("data")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -29,6 +32,9 @@ class GraphFunction:
         variables: names in the order of ``module``'s arguments after the inputs, with shape and dtype.
         inputs: names of the placeholders it reads, in the order of the arguments, likewise.
         written: names of the variables that it changes.
+        replicas: where not None, it runs once on each of so many devices, which share the variables: inputs and outputs have a
+            leading dimension of that size. What the replicas write to a variable must be the same, as it is after a
+            ``cross_replica_sum``; the first one's stays.
     """
 
     name: str
@@ -37,19 +43,36 @@ class GraphFunction:
     inputs: Mapping[str, jax.ShapeDtypeStruct]
     outputs: int
     written: tuple[str, ...]
+    replicas: int | None = None
 
     def __call__(
         self, variables: Mapping[str, Any], inputs: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Outputs in the order of the fetches, and all variables as they are afterwards."""
-        results = self.module(*(inputs[name] for name in self.inputs), *(variables[name] for name in self.variables))
-        after = dict(variables)
-        after.update(zip(self.written, results[self.outputs :], strict=True))
-        return tuple(results[: self.outputs]), after
+        given = [inputs[name] for name in self.inputs]
+        held = [variables[name] for name in self.variables]
+        if self.replicas is None:
+            outputs, written = self._once(given, held)
+        else:
+            outputs, written = jax.shard_map(
+                self._on_each, in_specs=(_SPLIT, _SHARED), out_specs=(_SPLIT, _SHARED), check_vma=False
+            )(given, held)
+        return tuple(outputs), dict(variables) | dict(zip(self.written, written, strict=True))
+
+    def _once(self, given: Sequence[Any], held: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+        results = self.module(*given, *held)
+        return results[: self.outputs], results[self.outputs :]
+
+    def _on_each(self, given: Sequence[Any], held: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+        outputs, written = self._once([x[0] for x in given], held)
+        return [x[None] for x in outputs], written
 
     def program(self) -> Program:
         """The Program; variables are donated. To be made, compiled and called inside of :func:`wide`."""
-        return Program(self, dict(self.variables), dict(self.inputs), name=self.name, donate=(0,))
+        leading = () if self.replicas is None else (self.replicas,)
+        inputs = {name: jax.ShapeDtypeStruct((*leading, *x.shape), x.dtype) for name, x in self.inputs.items()}
+        specs = None if self.replicas is None else (_SHARED, _SPLIT)
+        return Program(self, dict(self.variables), inputs, name=self.name, donate=(0,), in_specs=specs)
 
 
 def wide() -> Any:
@@ -83,7 +106,9 @@ def step_scope() -> Iterator[None]:
             scope.set_use_resource(resource)
 
 
-def graph_function(fetches: Sequence[Any], feeds: Sequence[Any], *, name: str = "step") -> GraphFunction:
+def graph_function(
+    fetches: Sequence[Any], feeds: Sequence[Any], *, name: str = "step", replicas: int | None = None
+) -> GraphFunction:
     """The part of a graph that computes ``fetches`` from the placeholders ``feeds`` and from its resource variables.
 
     Args:
@@ -91,6 +116,7 @@ def graph_function(fetches: Sequence[Any], feeds: Sequence[Any], *, name: str = 
             optimizer.
         feeds: placeholders of the same graph with static shapes.
         name: of the programs.
+        replicas: on how many devices at once it is to run, each with inputs of its own; see :class:`GraphFunction`.
 
     Raises:
         InputError: a placeholder that is not among the feeds, a dynamic shape, or an operation that TensorFlow's
@@ -105,6 +131,7 @@ def graph_function(fetches: Sequence[Any], feeds: Sequence[Any], *, name: str = 
     used = [feed for feed in feeds if feed.op.name in kinds]
     _refuse(definition, fetches, used)
     variables = _variables(graph, kinds)
+    reads_first(definition)
     nodes = [node for node in definition.node if node.op not in _GIVEN]
     del definition.node[:]
     definition.node.extend(nodes)
@@ -112,6 +139,12 @@ def graph_function(fetches: Sequence[Any], feeds: Sequence[Any], *, name: str = 
         node.device = ""
         for attribute in _PLACEMENT:
             node.attr.pop(attribute, None)
+        if node.op == "CrossReplicaSum":
+            _sum_by_xla(node, replicas or 1)
+        elif node.op == "XlaSharding":  # a replica is on one device
+            node.op = "Identity"
+            for attribute in set(node.attr) - {"T"}:
+                node.attr.pop(attribute)
     module, order = _compile(definition, fetches, used, variables)
     ordered = [variables[i] for i in order]
     count = len(used)
@@ -123,7 +156,24 @@ def graph_function(fetches: Sequence[Any], feeds: Sequence[Any], *, name: str = 
         inputs={feed.op.name: module.arguments[i] for i, feed in enumerate(used)},
         outputs=len(fetches),
         written=tuple(ordered[i].op.name for i in written),
+        replicas=replicas,
     )
+
+
+def _sum_by_xla(node: Any, replicas: int) -> None:
+    """Make a ``CrossReplicaSum``, of which gradients are known, the operation that TensorFlow's bridge knows."""
+    dtype = node.attr["T"].type
+    node.attr.clear()
+    node.attr["T"].type = dtype
+    if replicas == 1:
+        node.op = "Identity"
+        groups = node.input[1]
+        del node.input[1]
+        node.input.append(f"^{groups.lstrip('^').partition(':')[0]}")
+    else:
+        node.op = "XlaAllReduce"
+        node.attr["reduce_op"].s = b"Add"
+        node.attr["mode"].s = b"CrossReplica"
 
 
 def _refuse(definition: Any, fetches: Sequence[Any], feeds: Sequence[Any]) -> None:
@@ -158,6 +208,7 @@ def _compile(
 ) -> tuple[Module, list[int]]:
     """The module, and which variable each of its arguments after the feeds is."""
     tf = tensorflow()
+    from tensorflow.compiler.tf2xla.ops import gen_xla_ops  # noqa: F401 - makes XlaAllReduce known
     from tensorflow.python.eager import context
     from tensorflow.python.ops import resource_variable_ops
 

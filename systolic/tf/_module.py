@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,8 @@ _MODULE_ATTRIBUTES = (  # XLA's, which another compiler's module may not bring a
     "mhlo.is_dynamic",
     "mhlo.use_auto_spmd_partitioning",
 )
+
+_COLLECTIVES = ("stablehlo.all_reduce", "stablehlo.all_gather", "stablehlo.reduce_scatter")
 
 _DTYPES = {
     "i1": np.bool_, "i8": np.int8, "i16": np.int16, "i32": np.int32, "i64": np.int64,
@@ -61,6 +64,7 @@ class Module:
                 if name in attributes:
                     del attributes[name]
             _plain(module.operation)
+            _number_collectives(module.operation)
             return cls(mlir.module_to_bytecode(module), arguments, results, aliases)
 
     def __call__(self, *arguments: Any) -> Sequence[Any]:
@@ -83,6 +87,20 @@ def _plain(operation: Any) -> None:
                     inner.operation.erase()
                 else:
                     _plain(inner.operation)
+
+
+def _number_collectives(module: Any) -> None:
+    """Let collectives name devices of a mesh, as JAX's own do, not replicas of a program."""
+    numbers = itertools.count(1)
+
+    def visit(operation: Any) -> mlir.ir.WalkResult:
+        if operation.name in _COLLECTIVES:
+            handle = f"#stablehlo.channel_handle<handle = {next(numbers)}, type = 1>"
+            operation.attributes["channel_handle"] = mlir.ir.Attribute.parse(handle)
+            operation.attributes["use_global_device_ids"] = mlir.ir.UnitAttr.get()
+        return mlir.ir.WalkResult.ADVANCE
+
+    module.walk(visit)
 
 
 module_p = core.Primitive("tensorflow_module")
