@@ -1,9 +1,10 @@
-"""The TensorFlow front end: graphs of TensorFlow 1 as Programs.
+"""The TensorFlow front end: scripts of TensorFlow 1, and graphs of them as Programs.
 
-Public: :func:`step_scope`, :func:`graph_function`, :class:`GraphFunction`, :func:`values`, :func:`wide`. TensorFlow is imported when one of them
-is used, not before.
+Public: :func:`install`, :func:`scan`, :class:`ScanReport`; :func:`step_scope`, :func:`graph_function`, :class:`GraphFunction`, :func:`values`,
+:func:`wide`. TensorFlow is imported when one of them is used, not before.
 """
 
 from systolic.tf._graph import GraphFunction, graph_function, step_scope, values, wide
+from systolic.tf._install import install
 
-__all__ = ["GraphFunction", "graph_function", "step_scope", "values", "wide"]
+__all__ = ["GraphFunction", "graph_function", "install", "step_scope", "values", "wide"]

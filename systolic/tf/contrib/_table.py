@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from systolic.tf._face import refuse
@@ -12,6 +12,8 @@ from systolic.tf._tensorflow import tensorflow
 
 _NOTHING: Mapping[str, str] = {}
 _SLIM = "tf_slim"
+_NEED_IT = ("tf", "tensorflow", "estimator", "tensorflow_estimator", "tf_slim")
+_ESTIMATORS = ("estimator", "tensorflow_estimator", "tensorflow.python.tpu.tpu_embedding")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,17 +44,27 @@ def each(prefix: str, names: str) -> dict[str, str]:
     return {name: prefix + name for name in names.split()}
 
 
-def found(place: str) -> Any:
+def found(place: str, estimator: Callable[[], Any] | None = None) -> Any:
     """The object at ``module:dotted.name``; with ``()`` at the end, what a call of it gives.
 
-    ``tf`` as the module is the API of TensorFlow 1, an empty name the module itself.
+    ``tf`` as the module is the API of TensorFlow 1, ``estimator`` that of Estimators; an empty name is the module itself.
+
+    Args:
+        place: where it is.
+        estimator: gives the API of Estimators; called before a module of that package is imported.
 
     Raises:
         NotServedError: the package of the module is not installed.
     """
     module, _, path = place.partition(":")
-    top = tensorflow()
-    value = top.compat.v1 if module == "tf" else _imported(module)
+    if module.partition(".")[0] in _NEED_IT:
+        top = tensorflow()  # quietly
+    if module.startswith(_ESTIMATORS) and estimator is not None:
+        api = estimator()
+    if module == "tf":
+        value = top.compat.v1
+    else:
+        value = api if module == "estimator" else _imported(module)
     path, called = path.removesuffix("()"), path.endswith("()")
     for name in path.split(".") if path else ():
         value = getattr(value, name)
@@ -66,8 +78,3 @@ def _imported(module: str) -> Any:
         if error.name != _SLIM:
             raise
         raise refuse(f"tf.contrib's part in {_SLIM}", "pip install tf-slim") from error
-
-
-def needs(places: Iterable[str]) -> set[str]:
-    """The packages besides TensorFlow that have what is at these places."""
-    return {_SLIM for place in places if place.startswith(_SLIM)}

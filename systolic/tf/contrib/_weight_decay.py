@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from typing import Any
 
 from systolic.tf._tensorflow import tensorflow
@@ -18,31 +19,30 @@ class DecoupledWeightDecayExtension:
 
     def __init__(self, weight_decay: Any, **arguments: Any) -> None:
         self._weight_decay = weight_decay
-        self._decay_names: set[str] | None = None
+        self._decayed: set[str] | None = None
+        self._asked: Any = None
         super().__init__(**arguments)
 
-    def minimize(self, loss: Any, *arguments: Any, decay_var_list: Any = None, **more: Any) -> Any:
+    def minimize(self, *arguments: Any, decay_var_list: Any = None, **more: Any) -> Any:
         """As the optimizer's; ``decay_var_list`` are the variables that decay, by default all."""
-        grads_and_vars = self.compute_gradients(  # type: ignore[attr-defined]
-            loss, *arguments[1:], **{name: more[name] for name in more if name not in ("global_step", "name")}
-        )
-        if not any(gradient is not None for gradient, _ in grads_and_vars):
-            names = [variable.name for _, variable in grads_and_vars]
-            raise ValueError(f"minimize(loss): no gradient of {loss.name} for any of {names}; does it depend on them?")
-        step = arguments[0] if arguments else more.get("global_step")
-        return self.apply_gradients(grads_and_vars, step, more.get("name"), decay_var_list=decay_var_list)
+        self._asked = decay_var_list
+        try:
+            return super().minimize(*arguments, **more)  # type: ignore[misc]
+        finally:
+            self._asked = None
 
     def apply_gradients(
         self, grads_and_vars: Any, global_step: Any = None, name: str | None = None, decay_var_list: Any = None
     ) -> Any:
         """As the optimizer's; ``decay_var_list`` are the variables that decay, by default all."""
-        self._decay_names = {variable.name for variable in decay_var_list} if decay_var_list else None
+        listed = decay_var_list or self._asked
+        self._decayed = {variable.name for variable in listed} if listed else None
         return super().apply_gradients(grads_and_vars, global_step=global_step, name=name)  # type: ignore[misc]
 
     def _shrunk(self, variable: Any, indices: Any = None) -> Any:
         """A context after the decay of the variable, or of its rows."""
         tf = tensorflow().compat.v1
-        if self._decay_names is not None and variable.name not in self._decay_names:
+        if self._decayed is not None and variable.name not in self._decayed:
             return tf.control_dependencies([])
         amount = self._weight_decay() if callable(self._weight_decay) else self._weight_decay
         amount = tf.cast(amount, variable.dtype.base_dtype)
@@ -82,8 +82,6 @@ def extend_with_decoupled_weight_decay(base_optimizer: Any) -> Any:
 
 
 def _named(optimizer: Any, arguments: tuple[Any, ...]) -> dict[str, Any]:
-    import inspect
-
     names = [name for name in inspect.signature(optimizer.__init__).parameters if name != "self"]
     return dict(zip(names, arguments, strict=False))
 
