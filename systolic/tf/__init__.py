@@ -6,5 +6,20 @@ Public: :func:`install`, :func:`scan`, :class:`ScanReport`; :func:`step_scope`, 
 
 from systolic.tf._graph import GraphFunction, graph_function, step_scope, values, wide
 from systolic.tf._install import install
+from systolic.tf._scan import FileScan, Name, ScanReport, scan
+from systolic.tf._script import run_module, run_script
 
-__all__ = ["GraphFunction", "graph_function", "install", "step_scope", "values", "wide"]
+__all__ = [
+    "FileScan",
+    "GraphFunction",
+    "Name",
+    "ScanReport",
+    "graph_function",
+    "install",
+    "run_module",
+    "run_script",
+    "scan",
+    "step_scope",
+    "values",
+    "wide",
+]

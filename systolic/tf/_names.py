@@ -20,7 +20,7 @@ from systolic.tf._face import Face
 from systolic.tf._removed import REMOVED, revive
 
 _TOP = "tensorflow"
-_REAL = ("python", "core", "compiler", "tools", "tsl", "include", "security")
+REAL = ("python", "core", "compiler", "tools", "tsl", "include", "security")
 """Packages of TensorFlow whose modules are imported as they are."""
 
 
@@ -87,9 +87,10 @@ class Names:
         first = not self.api.loaded
         tf = self.api.tf()
         if first:
+            tf.disable_v2_behavior()  # graphs, and dimensions with a value, as 1.15 had them
             self._undo += [revive(module, self.users) for module in REMOVED if module.startswith(_TOP)]
         below = name.split(".")[1:]
-        if below and below[0] in _REAL:
+        if below and below[0] in REAL:
             alias(name, wanted, self.api.estimator)
             return _real(name, wanted, plain) if wanted else plain(name) and tf
         try:

@@ -6,7 +6,7 @@ import functools
 from typing import Any
 
 from systolic.tf._tensorflow import tensorflow
-from systolic.tf.contrib._table import Table, each
+from systolic.tf.contrib._table import Table, alike, each
 
 _RESOLVERS = "tensorflow.python.distribute.cluster_resolver."
 
@@ -14,13 +14,11 @@ TABLE = Table(
     served=each("tf:distribute.cluster_resolver.", "ClusterResolver SimpleClusterResolver TFConfigClusterResolver")
     | {"UnionClusterResolver": "tf:distribute.cluster_resolver.UnionResolver"}
     | {"TPUClusterResolver": "systolic.tf.contrib._cluster_resolver:tpu_cluster_resolver()"},
-    instead=dict.fromkeys(
-        "GCEClusterResolver KubernetesClusterResolver SlurmClusterResolver".split(),
+    instead=alike(
+        "GCEClusterResolver KubernetesClusterResolver SlurmClusterResolver",
         "leave the resolver out: the target is chosen by systolic.tf.install(target=…)",
     ),
-    private=dict.fromkeys(
-        "python.training python.training.cluster_resolver python.training.tpu_cluster_resolver".split(), ""
-    ),
+    private=alike("python.training python.training.cluster_resolver python.training.tpu_cluster_resolver", ""),
 )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from systolic.tf._tensorflow import tensorflow
-from systolic.tf.contrib._table import Table, each
+from systolic.tf.contrib._table import Table, alike, each
 
 _SAME = """AUTOTUNE Counter CsvDataset Optional RandomDataset Reducer SqlDataset TFRecordWriter bucket_by_sequence_length
 choose_from_datasets copy_to_device dense_to_sparse_batch enumerate_dataset get_next_as_optional get_single_element
@@ -32,8 +32,9 @@ TABLE = Table(
         "TextLineDataset": "use tf.data.TextLineDataset",
         "FixedLengthRecordDataset": "use tf.data.FixedLengthRecordDataset",
     },
-    private=dict.fromkeys(
-        "python.ops python.ops.batching python.ops.interleave_ops python.ops.shuffle_ops python.ops.grouping".split(), ""
+    private=alike(
+        "python.ops python.ops.batching python.ops.interleave_ops python.ops.shuffle_ops python.ops.grouping",
+        "",
     ),
 )
 

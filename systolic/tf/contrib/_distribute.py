@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from systolic.tf.contrib._table import Table, each
+from systolic.tf.contrib._table import Table, alike, each
 
 _NONE = "leave the strategy out: a TPUEstimator needs none"
 
@@ -18,7 +18,7 @@ TABLE = Table(
         "get_distribution_strategy": "tf:distribute.get_strategy",
         "has_distribution_strategy": "tf:distribute.has_strategy",
     },
-    instead=dict.fromkeys("TPUStrategy ParameterServerStrategy CollectiveAllReduceStrategy".split(), _NONE)
+    instead=alike("TPUStrategy ParameterServerStrategy CollectiveAllReduceStrategy", _NONE)
     | {"initialize_tpu_system": "use tf.tpu.initialize_system"},
     otherwise=_NONE,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from systolic.tf.contrib._table import Table, each
+from systolic.tf.contrib._table import Table, alike, each
 
 _OPS = "tensorflow.python.framework.ops:"
 _SLIM = """add_arg_scope arg_scope arg_scoped_arguments current_arg_scope has_arg_scope add_model_variable
@@ -14,7 +14,10 @@ model_variable variable VariableDeviceChooser arg_scope_func_key
 
 TABLE = Table(
     served=each("tf_slim:", _SLIM)
-    | each("tf:", "nest argsort sort is_tensor is_non_decreasing is_numeric_tensor is_strictly_increasing py_func TensorSpec")
+    | each(
+        "tf:",
+        "nest argsort sort is_tensor is_non_decreasing is_numeric_tensor is_strictly_increasing py_func TensorSpec",
+    )
     | each("tf:debugging.", "assert_same_float_dtype assert_scalar")
     | each("tf:train.", "assert_global_step create_global_step get_global_step get_or_create_global_step")
     | each("tf:train.", "init_from_checkpoint list_variables load_checkpoint load_variable")
@@ -39,9 +42,9 @@ TABLE = Table(
         "load_and_remap_matrix": "use tf.train.init_from_checkpoint, or tf.estimator.WarmStartSettings",
         "load_embedding_initializer": "use tf.estimator.WarmStartSettings",
     },
-    private=dict.fromkeys(
+    private=alike(
         "python.framework python.framework.checkpoint_utils python.framework.tensor_util python.ops python.ops.arg_scope "
-        "python.ops.ops python.ops.sort_ops python.ops.variables".split(),
+        "python.ops.ops python.ops.sort_ops python.ops.variables",
         "",
     ),
 )

@@ -192,7 +192,7 @@ def _reader(name: str, kind: type) -> Callable[[str], Any]:
 
 def _cast(name: str, kind: type, value: Any) -> Any:
     """The value in the type, if nothing is lost."""
-    if kind is type(None) or value is None or isinstance(value, kind) and isinstance(value, bool) == (kind is bool):
+    if kind is type(None) or value is None or (isinstance(value, kind) and isinstance(value, bool) == (kind is bool)):
         return value
     number = isinstance(value, numbers.Number) and not isinstance(value, bool)
     if kind is float and number:

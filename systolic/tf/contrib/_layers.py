@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from systolic.tf._tensorflow import tensorflow
-from systolic.tf.contrib._table import Table, each
+from systolic.tf.contrib._table import Table, alike, each
 
 _LAYERS = """avg_pool2d avg_pool3d batch_norm bias_add conv1d conv2d conv2d_in_plane conv2d_transpose conv3d
 conv3d_transpose convolution convolution1d convolution2d convolution2d_in_plane convolution2d_transpose convolution3d
@@ -36,12 +36,12 @@ TABLE = Table(
         "feature_column": _COLUMNS,
         "input_from_feature_columns": "use tf.feature_column.input_layer",
         "parse_feature_columns_from_examples": "use tf.io.parse_example with tf.feature_column.make_parse_example_spec",
-        **dict.fromkeys(
+        **alike(
             "bucketized_column create_feature_spec_for_parsing crossed_column embedding_column joint_weighted_sum_from_feature_columns "
             "one_hot_column real_valued_column scattered_embedding_column sequence_input_from_feature_columns "
             "shared_embedding_columns sparse_column_with_hash_bucket sparse_column_with_integerized_feature "
             "sparse_column_with_keys sparse_column_with_vocabulary_file weighted_sparse_column "
-            "weighted_sum_from_feature_columns".split(),
+            "weighted_sum_from_feature_columns",
             _COLUMNS,
         ),
     },
@@ -95,7 +95,9 @@ def _layer_norm(
             raise ValueError(f"layer_norm(inputs): {inputs.name} has no known rank, wanted one; use set_shape")
         shape = inputs.shape[begin_params_axis % rank :]
         if not shape.is_fully_defined():
-            raise ValueError(f"layer_norm(inputs): {inputs.name} has the shape {inputs.shape}; wanted {shape} to be static")
+            raise ValueError(
+                f"layer_norm(inputs): {inputs.name} has the shape {inputs.shape}; wanted {shape} to be static"
+            )
 
         def parameter(name: str, start: Any) -> Any:
             kept = variables_collections

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from systolic.tf.contrib._table import Table, each
+from systolic.tf.contrib._table import Table, alike, each
 
 _STREAMING = """accuracy auc concat covariance curve_points dynamic_auc false_negative_rate false_negative_rate_at_thresholds
 false_negatives false_negatives_at_thresholds false_positive_rate false_positive_rate_at_thresholds false_positives
@@ -21,6 +21,6 @@ TABLE = Table(
     | {f"streaming_{name}": f"tf_slim.metrics:streaming_{name}" for name in _STREAMING.split()}
     | {"confusion_matrix": "tf:math.confusion_matrix"}
     | {f"set_{name}": f"tf:sets.{name}" for name in ("difference", "intersection", "size", "union")},
-    private=dict.fromkeys("python.ops python.ops.metric_ops python.metrics python.metrics.classification".split(), ""),
+    private=alike("python.ops python.ops.metric_ops python.metrics python.metrics.classification", ""),
     otherwise="use tf.metrics",
 )

@@ -10,15 +10,15 @@ from systolic.tf._face import Face, refuse
 from systolic.tf.contrib._others import INSTEAD, SMALL
 from systolic.tf.contrib._table import Table, found
 
-_LARGE = """cluster_resolver data distribute framework layers lookup metrics opt rnn seq2seq slim summary tpu training""".split()
+_LARGE = "cluster_resolver data distribute framework layers lookup metrics opt rnn seq2seq slim summary tpu training"
 
-MODULES = tuple(sorted([*_LARGE, *SMALL]))
+MODULES = tuple(sorted([*_LARGE.split(), *SMALL]))
 """Names of the modules that serve something, or say name by name what to use instead."""
 
 
 def table(name: str) -> Table | None:
     """What one module serves; None for a module that serves nothing."""
-    if name in _LARGE:
+    if name in _LARGE.split():
         return importlib.import_module(f"systolic.tf.contrib._{name}").TABLE
     return SMALL.get(name)
 

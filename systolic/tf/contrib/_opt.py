@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from systolic.tf.contrib._table import Table
+from systolic.tf.contrib._table import Table, alike
 
 _OURS = "systolic.tf.contrib."
 _OWN = "write it as a subclass of tf.train.Optimizer"
@@ -25,15 +25,15 @@ TABLE = Table(
         "ScipyOptimizerInterface": "call scipy.optimize with a session of your own",
         "ExternalOptimizerInterface": "call the other optimizer with a session of your own",
         "MultitaskOptimizerWrapper": "use one loss that is the sum of the tasks'",
-        **dict.fromkeys(
+        **alike(
             "DropStaleGradientOptimizer DelayCompensatedGradientDescentOptimizer ElasticAverageOptimizer "
-            "ElasticAverageCustomGetter AGNOptimizer AGNCustomGetter ModelAverageOptimizer ModelAverageCustomGetter".split(),
+            "ElasticAverageCustomGetter AGNOptimizer AGNCustomGetter ModelAverageOptimizer ModelAverageCustomGetter",
             "leave it out: replicas of a TPU are in step, use tf.tpu.CrossShardOptimizer",
         ),
     },
-    private=dict.fromkeys(
+    private=alike(
         "python.training python.training.weight_decay_optimizers python.training.lazy_adam_optimizer "
-        "python.training.lars_optimizer".split(),
+        "python.training.lars_optimizer",
         "",
     ),
     otherwise=_OWN,

@@ -54,6 +54,8 @@ def lars() -> Any:
         decay.
         """
 
+        _learning_rate_tensor: Any
+
         def __init__(
             self,
             learning_rate: Any,
@@ -86,7 +88,8 @@ def lars() -> Any:
                 trust = self._eeta * size / (slope + self._decay * size + self._tiny)
                 rate *= tf.where(tf.logical_and(size > 0, slope > 0), trust, tf.ones_like(trust))
                 gradient += self._decay * variable
-            kept, self._learning_rate_tensor = self._learning_rate_tensor, tf.ones([], gradient.dtype)
+            kept: Any = self._learning_rate_tensor
+            self._learning_rate_tensor = tf.ones([], gradient.dtype)
             try:
                 return apply(gradient * rate, variable)
             finally:

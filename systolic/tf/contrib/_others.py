@@ -47,11 +47,18 @@ SMALL: Mapping[str, Table] = {
     "keras": Table({}, otherwise="use tf.keras"),
     "learn": Table({}, {"RunConfig": "use tf.estimator.RunConfig"}, otherwise=_ESTIMATOR),
     "losses": Table(
-        each("tf_slim.losses:", "absolute_difference add_loss compute_weighted_loss cosine_distance get_losses hinge_loss")
+        each(
+            "tf_slim.losses:",
+            "absolute_difference add_loss compute_weighted_loss cosine_distance get_losses hinge_loss",
+        )
         | each("tf_slim.losses:", "get_regularization_losses get_total_loss log_loss mean_pairwise_squared_error")
         | each("tf_slim.losses:", "mean_squared_error sigmoid_cross_entropy softmax_cross_entropy")
         | each("tf_slim.losses:", "sparse_softmax_cross_entropy metric_learning"),
-        private={"metric_learning": "tf_slim.losses.metric_learning", "python.losses": "", "python.losses.loss_ops": ""},
+        private={
+            "metric_learning": "tf_slim.losses.metric_learning",
+            "python.losses": "",
+            "python.losses.loss_ops": "",
+        },
         otherwise="use tf.losses",
     ),
     "checkpoint": Table(
@@ -61,10 +68,16 @@ SMALL: Mapping[str, Table] = {
         },
         otherwise="use tf.train.Checkpoint",
     ),
-    "nn": Table(each("tf:nn.", "conv1d_transpose") | {"nth_element": "tensorflow.python.ops.nn_ops:nth_element"}, otherwise="use tf.nn"),
+    "nn": Table(
+        each("tf:nn.", "conv1d_transpose") | {"nth_element": "tensorflow.python.ops.nn_ops:nth_element"},
+        otherwise="use tf.nn",
+    ),
     "quantization": Table(each("tf:quantization.", "fake_quant_with_min_max_vars fake_quant_with_min_max_args")),
     "saved_model": Table({}, otherwise="use tf.saved_model"),
-    "signal": Table(each("tf:signal.", "frame mfccs_from_log_mel_spectrograms overlap_and_add stft inverse_stft"), otherwise="use tf.signal"),
+    "signal": Table(
+        each("tf:signal.", "frame mfccs_from_log_mel_spectrograms overlap_and_add stft inverse_stft"),
+        otherwise="use tf.signal",
+    ),
     "stateless": Table(
         {
             "stateless_random_uniform": "tf:random.stateless_uniform",

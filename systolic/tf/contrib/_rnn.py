@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from systolic.tf._tensorflow import tensorflow
-from systolic.tf.contrib._table import Table, each
+from systolic.tf.contrib._table import Table, alike, each
 
 _CELLS = """BasicLSTMCell BasicRNNCell DeviceWrapper DropoutWrapper GRUCell LSTMCell LSTMStateTuple MultiRNNCell RNNCell
 ResidualWrapper
@@ -17,9 +17,7 @@ TABLE = Table(
     served=each("tf:nn.rnn_cell.", _CELLS)
     | each("tf:nn.", "static_bidirectional_rnn static_rnn static_state_saving_rnn")
     | each("systolic.tf.contrib._rnn:", "LSTMBlockCell stack_bidirectional_dynamic_rnn")
-    | {
-        name: f"tensorflow.python.ops.rnn:_{name}" for name in ("transpose_batch_time", "best_effort_input_batch_size")
-    },
+    | {name: f"tensorflow.python.ops.rnn:_{name}" for name in ("transpose_batch_time", "best_effort_input_batch_size")},
     instead={
         "LSTMBlockFusedCell": "use tf.nn.dynamic_rnn with tf.nn.rnn_cell.LSTMCell, time_major=True",
         "LSTMBlockWrapper": _LSTM,
@@ -34,16 +32,17 @@ TABLE = Table(
         "FusedRNNCell": "use tf.nn.dynamic_rnn",
         "FusedRNNCellAdaptor": "use tf.nn.dynamic_rnn",
         "TimeReversedFusedRNN": "use tf.reverse_sequence and tf.nn.dynamic_rnn",
-        **dict.fromkeys(
+        **alike(
             "CoupledInputForgetGateLSTMCell TimeFreqLSTMCell GridLSTMCell BidirectionalGridLSTMCell PhasedLSTMCell GLSTMCell "
             "WeightNormLSTMCell NASCell UGRNNCell IntersectionRNNCell SRUCell IndRNNCell IndyGRUCell IndyLSTMCell NTMCell "
-            "MinimalRNNCell CFNCell AttentionCellWrapper HighwayWrapper CompiledWrapper".split(),
+            "MinimalRNNCell CFNCell AttentionCellWrapper HighwayWrapper CompiledWrapper",
             "write it as a subclass of tf.nn.rnn_cell.RNNCell",
         ),
-        **dict.fromkeys("ConvLSTMCell Conv1DLSTMCell Conv2DLSTMCell Conv3DLSTMCell".split(), "use tf.keras.layers.ConvLSTM2D"),
+        **alike("ConvLSTMCell Conv1DLSTMCell Conv2DLSTMCell Conv3DLSTMCell", "use tf.keras.layers.ConvLSTM2D"),
     },
-    private=dict.fromkeys(
-        "python.ops python.ops.core_rnn python.ops.core_rnn_cell python.ops.lstm_ops python.ops.rnn python.ops.rnn_cell".split(), ""
+    private=alike(
+        "python.ops python.ops.core_rnn python.ops.core_rnn_cell python.ops.lstm_ops python.ops.rnn python.ops.rnn_cell",
+        "",
     ),
 )
 

@@ -6,25 +6,25 @@ from collections.abc import Callable
 from typing import Any
 
 from systolic.tf._tensorflow import tensorflow
-from systolic.tf.contrib._table import Table, each
+from systolic.tf.contrib._table import Table, alike, each
 
 _LOOP = "write the loop with tf.while_loop and maximum_iterations, which a TPU needs anyway"
 _ATTENTION = "write it with tf.matmul and tf.nn.softmax"
 
 TABLE = Table(
     served=each("systolic.tf.contrib._seq2seq:", "sequence_loss tile_batch hardmax"),
-    instead=dict.fromkeys(
+    instead=alike(
         "Decoder dynamic_decode BasicDecoder BasicDecoderOutput BeamSearchDecoder BeamSearchDecoderOutput BeamSearchDecoderState "
         "Helper CustomHelper FinalBeamSearchDecoderOutput GreedyEmbeddingHelper InferenceHelper SampleEmbeddingHelper "
-        "ScheduledEmbeddingTrainingHelper ScheduledOutputTrainingHelper TrainingHelper gather_tree".split(),
+        "ScheduledEmbeddingTrainingHelper ScheduledOutputTrainingHelper TrainingHelper gather_tree",
         _LOOP,
     )
-    | dict.fromkeys(
+    | alike(
         "BahdanauAttention LuongAttention AttentionWrapperState AttentionWrapper AttentionMechanism BahdanauMonotonicAttention "
-        "LuongMonotonicAttention monotonic_attention monotonic_probability_fn safe_cumprod".split(),
+        "LuongMonotonicAttention monotonic_attention monotonic_probability_fn safe_cumprod",
         _ATTENTION,
     ),
-    private=dict.fromkeys("python.ops python.ops.loss".split(), ""),
+    private=alike("python.ops python.ops.loss", ""),
 )
 
 

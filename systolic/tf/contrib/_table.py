@@ -44,6 +44,16 @@ def each(prefix: str, names: str) -> dict[str, str]:
     return {name: prefix + name for name in names.split()}
 
 
+def alike(names: str, what: str) -> dict[str, str]:
+    """The same for several names.
+
+    Example:
+        >>> alike("Helper Decoder", "write the loop")
+        {'Helper': 'write the loop', 'Decoder': 'write the loop'}
+    """
+    return dict.fromkeys(names.split(), what)
+
+
 def found(place: str, estimator: Callable[[], Any] | None = None) -> Any:
     """The object at ``module:dotted.name``; with ``()`` at the end, what a call of it gives.
 
@@ -61,14 +71,11 @@ def found(place: str, estimator: Callable[[], Any] | None = None) -> Any:
         top = tensorflow()  # quietly
     if module.startswith(_ESTIMATORS) and estimator is not None:
         api = estimator()
-    if module == "tf":
-        value = top.compat.v1
-    else:
-        value = api if module == "estimator" else _imported(module)
+    owner = top.compat.v1 if module == "tf" else api if module == "estimator" else _imported(module)
     path, called = path.removesuffix("()"), path.endswith("()")
     for name in path.split(".") if path else ():
-        value = getattr(value, name)
-    return value() if called else value
+        owner = getattr(owner, name)
+    return owner() if called else owner
 
 
 def _imported(module: str) -> Any:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from systolic.tf.contrib._table import Table, each
+from systolic.tf.contrib._table import Table, alike, each
 
 _INPUT = "use tf.data"
 
 TABLE = Table(
-    served={"HParams": "systolic.tf.contrib._hparams:HParams", "parse_values": "systolic.tf.contrib._hparams:parse_values"}
+    served={
+        "HParams": "systolic.tf.contrib._hparams:HParams",
+        "parse_values": "systolic.tf.contrib._hparams:parse_values",
+    }
     | each("tf:train.", "checkpoints_iterator")
     | {
         name: f"tensorflow.python.training.evaluation:_{before}"
@@ -35,7 +38,5 @@ TABLE = Table(
         "RandomStrategy": "leave it out: there are no parameter servers",
         "byte_size_load_fn": "leave it out: there are no parameter servers",
     },
-    private=dict.fromkeys(
-        "python.training python.training.evaluation python.training.hparam python.training.training".split(), ""
-    ),
+    private=alike("python.training python.training.evaluation python.training.hparam python.training.training", ""),
 )

@@ -90,7 +90,9 @@ def _named(optimizer: Any, arguments: tuple[Any, ...]) -> dict[str, Any]:
 def adam_w() -> Any:
     """The class ``AdamWOptimizer``."""
 
-    class AdamWOptimizer(DecoupledWeightDecayExtension, tensorflow().compat.v1.train.AdamOptimizer):  # type: ignore[misc]
+    tf = tensorflow().compat.v1
+
+    class AdamWOptimizer(DecoupledWeightDecayExtension, tf.train.AdamOptimizer):  # type: ignore[misc,name-defined]
         """Adam with decoupled weight decay."""
 
         def __init__(
@@ -120,9 +122,9 @@ def adam_w() -> Any:
 def momentum_w() -> Any:
     """The class ``MomentumWOptimizer``."""
 
-    class MomentumWOptimizer(  # type: ignore[misc]
-        DecoupledWeightDecayExtension, tensorflow().compat.v1.train.MomentumOptimizer
-    ):
+    tf = tensorflow().compat.v1
+
+    class MomentumWOptimizer(DecoupledWeightDecayExtension, tf.train.MomentumOptimizer):  # type: ignore[misc,name-defined]
         """Momentum with decoupled weight decay."""
 
         def __init__(
