@@ -55,10 +55,10 @@ class Api:
         if self._estimator is None:
             try:
                 self._estimator = self._load()
-            except ModuleNotFoundError as error:
-                if (error.name or "").partition(".")[0] != "tensorflow_estimator":
-                    raise
-                raise refuse("tf.estimator", "pip install tensorflow-estimator==2.15.0") from error
+            except ImportError as error:
+                raise refuse(
+                    "tf.estimator", f"pip install tensorflow-estimator==2.15.0, which cannot be imported ({error})"
+                ) from error
         return self._estimator
 
     def tf(self) -> Face:

@@ -12,14 +12,16 @@ from systolic.tf.contrib._table import Table, found
 
 _LARGE = "cluster_resolver data distribute framework layers lookup metrics opt rnn seq2seq slim summary tpu training"
 
-MODULES = tuple(sorted([*_LARGE.split(), *SMALL]))
-"""Names of the modules that serve something, or say name by name what to use instead."""
+MODULES = tuple(sorted([*_LARGE.split(), *SMALL, *INSTEAD]))
+"""Names of all modules that TensorFlow 1.15 had; of some, nothing is served."""
 
 
 def table(name: str) -> Table | None:
-    """What one module serves; None for a module that serves nothing."""
+    """What one module serves, and what to use instead of the rest; None for one that TensorFlow 1.15 did not have."""
     if name in _LARGE.split():
         return importlib.import_module(f"systolic.tf.contrib._{name}").TABLE
+    if name in INSTEAD:
+        return Table(otherwise=INSTEAD[name])
     return SMALL.get(name)
 
 
@@ -39,7 +41,7 @@ class Contrib:
         if name not in self._made:
             known = table(name)
             if known is None:
-                raise refuse(f"tf.contrib.{name}", INSTEAD.get(name, "TensorFlow 1.15 had no such module"))
+                raise refuse(f"tf.contrib.{name}", "TensorFlow 1.15 had no such module")
             self._made[name] = self._face(name, known, "")
         return self._made[name]
 
