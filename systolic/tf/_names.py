@@ -24,6 +24,10 @@ REAL = ("python", "core", "compiler", "tools", "tsl", "include", "security")
 """Packages of TensorFlow whose modules are imported as they are."""
 
 
+_OLD = ("tf_slim", "tensorflow_estimator")
+"""Packages that get TensorFlow as it is, and count on names that it has dropped."""
+
+
 class Names:
     """Answers the user's imports; in force from :meth:`enter` to :meth:`leave`.
 
@@ -44,6 +48,9 @@ class Names:
             return True
         file = names.get("__file__") or getattr(names.get("__spec__"), "origin", None)
         return name == "__main__" if file is None else is_users_file(str(file))
+
+    def _old(self, names: Mapping[str, Any]) -> bool:
+        return self.users(names) or str(names.get("__name__", "")).partition(".")[0] in _OLD
 
     def enter(self) -> None:
         """Take over ``import``, and bring back what Python and NumPy have dropped."""
@@ -75,7 +82,7 @@ class Names:
             builtins.__import__, importlib.import_module = plain, plain_module
 
         self._undo.append(restore)
-        self._undo += [revive(name, self.users) for name in REMOVED if not name.startswith(_TOP)]
+        self._undo += [revive(name, self._old) for name in REMOVED if not name.startswith(_TOP)]
 
     def leave(self) -> None:
         """Undo :meth:`enter`."""
@@ -88,7 +95,7 @@ class Names:
         tf = self.api.tf()
         if first:
             tf.disable_v2_behavior()  # graphs, and dimensions with a value, as 1.15 had them
-            self._undo += [revive(module, self.users) for module in REMOVED if module.startswith(_TOP)]
+            self._undo += [revive(module, self._old) for module in REMOVED if module.startswith(_TOP)]
         below = name.split(".")[1:]
         if below and below[0] in REAL:
             alias(name, wanted, self.api.estimator)

@@ -14,7 +14,7 @@ TABLE = Table(
         "AllReduceCrossDeviceOps": "tensorflow.python.distribute.cross_device_ops:AllReduceCrossDeviceOps",
         "ReductionToOneDeviceCrossDeviceOps": "tf:distribute.ReductionToOneDevice",
         "DistributionStrategy": "tf:distribute.Strategy",
-        "DistributeConfig": "tensorflow_estimator.python.estimator.run_config:DistributeConfig",
+        "DistributeConfig": "tensorflow.python.distribute.distribute_config:DistributeConfig",
         "get_distribution_strategy": "tf:distribute.get_strategy",
         "has_distribution_strategy": "tf:distribute.has_strategy",
     },

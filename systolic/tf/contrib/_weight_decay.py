@@ -49,7 +49,8 @@ class DecoupledWeightDecayExtension:
         if indices is None:
             done = tf.assign_sub(variable, amount * variable)
         else:
-            done = tf.scatter_sub(variable, indices, amount * tf.gather(variable, indices))
+            # Set, not subtracted: a row may be listed twice.
+            done = tf.scatter_update(variable, indices, (1 - amount) * tf.gather(variable, indices))
         return tf.control_dependencies([done])
 
     def _apply_dense(self, grad: Any, var: Any) -> Any:
@@ -60,13 +61,15 @@ class DecoupledWeightDecayExtension:
         with self._shrunk(var):
             return super()._resource_apply_dense(grad, var)  # type: ignore[misc]
 
-    def _apply_sparse(self, grad: Any, var: Any) -> Any:
-        with self._shrunk(var, grad.indices):
-            return super()._apply_sparse(grad, var)  # type: ignore[misc]
+    # Below these two some optimizers have _apply_sparse, others not.
 
-    def _resource_apply_sparse(self, grad: Any, var: Any, indices: Any) -> Any:
-        with self._shrunk(var, indices):
-            return super()._resource_apply_sparse(grad, var, indices)  # type: ignore[misc]
+    def _apply_sparse_duplicate_indices(self, grad: Any, var: Any) -> Any:
+        with self._shrunk(var, grad.indices):
+            return super()._apply_sparse_duplicate_indices(grad, var)  # type: ignore[misc]
+
+    def _resource_apply_sparse_duplicate_indices(self, grad: Any, handle: Any, indices: Any) -> Any:
+        with self._shrunk(handle, indices):
+            return super()._resource_apply_sparse_duplicate_indices(grad, handle, indices)  # type: ignore[misc]
 
 
 def extend_with_decoupled_weight_decay(base_optimizer: Any) -> Any:
