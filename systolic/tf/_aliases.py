@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -44,6 +45,15 @@ def alias(name: str, wanted: Sequence[str], estimator: Callable[[], Any]) -> Non
                 if error.name == there:  # a name in a module: the import finds it there, or says that it is not
                     break
                 raise
+
+
+def mend() -> None:
+    """TensorFlow 2.21 looks for its old layer of batch normalization where tf_keras 2.21 does not have it any more."""
+    sought, there = "tf_keras.legacy_tf_layers", "tf_keras.src.legacy_tf_layers"
+    if importlib.util.find_spec("tf_keras") is None or importlib.util.find_spec(sought) is not None:
+        return
+    for name in ("", ".normalization"):
+        sys.modules.setdefault(sought + name, importlib.import_module(there + name))
 
 
 def _place(path: str) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from systolic.tf._aliases import mend
 from systolic.tf._face import Face, over, refuse
 from systolic.tf._tensorflow import tensorflow
 from systolic.tf.contrib import Contrib
@@ -69,6 +70,7 @@ class Api:
 
     def _make(self) -> Face:
         real = tensorflow()
+        mend()
         old = real.compat.v1
         resolvers = over(
             "tensorflow.distribute.cluster_resolver",

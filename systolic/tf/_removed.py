@@ -9,12 +9,18 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from systolic.tf._tensorflow import tensorflow
 from systolic.tf.contrib import each, found
 
 _ABSTRACT = """AsyncGenerator AsyncIterable AsyncIterator Awaitable ByteString Callable Collection Container Coroutine
 Generator Hashable ItemsView Iterable Iterator KeysView Mapping MappingView MutableMapping MutableSequence MutableSet
 Reversible Sequence Set Sized ValuesView
 """
+_SLICES = """IndexedSlices IndexedSlicesValue convert_n_to_tensor_or_indexed_slices convert_to_tensor_or_indexed_slices
+internal_convert_n_to_tensor_or_indexed_slices internal_convert_to_tensor_or_indexed_slices
+"""
+_FRAMEWORK = "tensorflow.python.framework."
+_CONVERSION = _FRAMEWORK + "tensor_conversion_registry:"
 _HERE = "systolic.tf._removed:"
 
 REMOVED: Mapping[str, Mapping[str, str]] = {
@@ -31,16 +37,30 @@ REMOVED: Mapping[str, Mapping[str, str]] = {
     | {"product": "numpy:prod", "cumproduct": "numpy:cumprod", "sometrue": "numpy:any", "alltrue": "numpy:all"}
     | {"row_stack": "numpy:vstack", "in1d": "numpy:isin", "trapz": "numpy:trapezoid", "round_": "numpy:round"}
     | {"asscalar": _HERE + "item", "rank": "numpy:ndim", "issubclass_": "builtins:issubclass"},
-    "tensorflow.python.framework.ops": {
-        "Tensor": "tensorflow.python.framework.tensor:Tensor",
-        "register_tensor_conversion_function": (
-            "tensorflow.python.framework.tensor_conversion_registry:register_tensor_conversion_function"
-        ),
+    "tensorflow.python.framework.ops": each("tensorflow.python.framework.indexed_slices:", _SLICES)
+    | {"convert_to_tensor_v2": _FRAMEWORK + "tensor_conversion:convert_to_tensor_v2"}
+    | {"register_tensor_conversion_function": _CONVERSION + "register_tensor_conversion_function"}
+    | {"Tensor": _FRAMEWORK + "tensor:Tensor", "RegisterShape": _HERE + "register_shape"},
+    "tensorflow.python.framework.tensor_shape": each(_HERE, "scalar vector matrix"),
+    "tensorflow.python.ops.array_ops": {"stack": "tf:stack", "unstack": "tf:unstack"},
+    "tensorflow.python.ops.random_ops": {"random_crop": "tf:random_crop"},
+    "tensorflow.python.ops.variables": {
+        "VariableV1": "tensorflow.python.ops.variable_v1:VariableV1",
+        "RefVariable": "tensorflow.python.ops.ref_variable:RefVariable",
+        "is_variable_initialized": "tf:is_variable_initialized",
     },
+    "tensorflow.python.ops.variable_scope": {
+        "variable": "tf:Variable",
+        "enable_resource_variables": "tf:enable_resource_variables",
+        "disable_resource_variables": "tf:disable_resource_variables",
+        "resource_variables_enabled": "tf:resource_variables_enabled",
+    },
+    "tensorflow.python.util.nest": {"is_sequence": "tf:nest.is_nested"},
     "tensorflow.python.ops.control_flow_ops": {
         "cond": "tensorflow.python.ops.cond:cond",
         "while_loop": "tensorflow.python.ops.while_loop:while_loop",
         "case": "tensorflow.python.ops.control_flow_case:case",
+        "switch_case": "tensorflow.python.ops.control_flow_switch_case:switch_case",
         "Assert": "tensorflow.python.ops.control_flow_assert:Assert",
     },
 }
@@ -72,6 +92,26 @@ def getargspec(func: Callable[..., Any]) -> ArgSpec:
 def item(array: Any) -> Any:
     """The number in an array of one."""
     return array.item()
+
+
+def scalar() -> Any:
+    """The shape of a number."""
+    return tensorflow().TensorShape([])
+
+
+def vector(length: int | None) -> Any:
+    """The shape of a list."""
+    return tensorflow().TensorShape([length])
+
+
+def matrix(rows: int | None, columns: int | None) -> Any:
+    """The shape of a table."""
+    return tensorflow().TensorShape([rows, columns])
+
+
+def register_shape(kind: str) -> Callable[[Any], Any]:
+    """A decorator that TensorFlow 1 gave up before its end: shapes are inferred without it."""
+    return lambda function: function
 
 
 def revive(name: str, users: Callable[[Mapping[str, Any]], bool]) -> Callable[[], None]:

@@ -6,7 +6,6 @@ import ast
 import dataclasses
 import importlib
 import pathlib
-import re
 import types
 import warnings
 from collections.abc import Callable, Iterable
@@ -17,12 +16,10 @@ from systolic.tf._aliases import alias
 from systolic.tf._api import INSTEAD, Api
 from systolic.tf._install import estimator_api
 from systolic.tf._names import REAL
+from systolic.tf._python2 import printing_line, syntax_problem
+from systolic.tf._removed import REMOVED
 from systolic.tf._uses import uses
 
-_PYTHON_2 = re.compile(
-    "Missing parentheses in call to|multiple exception types must be parenthesized|leading zeros in decimal|"
-    "inconsistent use of tabs|invalid decimal literal|Did you mean print|cannot assign to function call here"
-)
 _SKIPPED = ("site-packages", "dist-packages", "__pycache__", "node_modules")
 
 
@@ -133,13 +130,6 @@ def scan(path: str | pathlib.Path, *, estimator: Callable[[], Any] = estimator_a
     return ScanReport(tuple(_scan_file(file, served) for file in files))
 
 
-def syntax_problem(error: SyntaxError) -> str:
-    """What a file that does not parse is told; Python 2 by its name."""
-    if _PYTHON_2.search(error.msg) or isinstance(error, TabError):
-        return f"the syntax of Python 2 ({error.msg}); convert the file, as with 2to3"
-    return f"not the syntax of Python 3 ({error.msg})"
-
-
 def _scan_file(file: pathlib.Path, served: _Served) -> FileScan:
     try:
         with warnings.catch_warnings():
@@ -149,6 +139,10 @@ def _scan_file(file: pathlib.Path, served: _Served) -> FileScan:
         return FileScan(file, problem=syntax_problem(error), line=error.lineno or 1)
     except (OSError, ValueError) as error:
         return FileScan(file, problem=f"cannot be read ({error})", line=1)
+    if (line := printing_line(tree)) is not None:
+        return FileScan(
+            file, problem="the syntax of Python 2 (print >>file); convert the file, as with 2to3", line=line
+        )
     lines: dict[str, tuple[str, list[int]]] = {}
     for dotted, line in uses(tree, served.is_module):
         name, instead = served.look(dotted)
@@ -185,18 +179,22 @@ class _Served:
         if parts[:1] and parts[0] in REAL:
             value, at = self._imported(parts)
         while at < len(parts) and isinstance(value, types.ModuleType):
-            name = ".".join(["tf", *parts[: at + 1]])
+            name = _called(parts[: at + 1])
             try:
                 value = getattr(value, parts[at])
             except NotServedError as error:
                 return name, str(error).partition(" is not served: ")[2], None
             except AttributeError:
+                if parts[at] in REMOVED.get(".".join(["tensorflow", *parts[:at]]), {}):
+                    return name, "", None  # found again where the script runs
                 advice = INSTEAD.get(
                     ".".join(parts[: at + 1]), "this TensorFlow has no such name; look for a public one"
                 )
                 return name, advice, None
+            except ImportError as error:
+                return name, f"TensorFlow cannot load it ({error}); look for another name of it", None
             at += 1
-        return ".".join(["tf", *parts[:at]]), "", value
+        return _called(parts[:at]), "", value
 
     def _imported(self, parts: list[str]) -> tuple[Any, int]:
         """The module that a path begins with, and how much of the path it is."""
@@ -209,6 +207,11 @@ class _Served:
             except (ImportError, NotServedError):
                 break
         return (self._api.tf(), 0) if module is None else (module, at)
+
+
+def _called(parts: list[str]) -> str:
+    """As users write it: what is private by its whole path."""
+    return ".".join(["tensorflow" if parts[:1] and parts[0] in REAL else "tf", *parts])
 
 
 def _skipped(parts: Iterable[str]) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from systolic._errors import InputError
 from systolic.tf._install import install
-from systolic.tf._scan import syntax_problem
+from systolic.tf._python2 import syntax_problem
 
 
 def run_script(path: str, arguments: Sequence[str] = (), *, target: str | None = None) -> None:

@@ -19,7 +19,9 @@ from estimator_case import run
 from systolic import InputError
 from systolic.tf import NotServedError, NotServedImportError
 from systolic.tf._names import Names, names
+from systolic.tf._removed import REMOVED
 from systolic.tf._tensorflow import tensorflow
+from systolic.tf.contrib import found
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -148,6 +150,28 @@ from tensorflow.contrib.slim.python.slim.nets.resnet_v1 import resnet_v1_50
     assert got.utils is importlib.import_module("tf_slim.layers.utils")
 
 
+@NEEDS_SLIM
+def test_layers_of_slim_find_what_tensorflow_dropped(tmp_path):
+    got = run(
+        tmp_path,
+        """
+import tensorflow as tf
+from tensorflow.contrib import slim
+with tf.Graph().as_default():
+    with slim.arg_scope([slim.conv2d], normalizer_fn=slim.batch_norm, weights_regularizer=slim.l2_regularizer(0.1)):
+        image = slim.conv2d(tf.ones([2, 8, 8, 3]), 4, [3, 3])
+    flat = slim.batch_norm(slim.flatten(image), is_training=True, fused=False)
+    loss = tf.reduce_mean(slim.fully_connected(flat, 1)) + tf.losses.get_regularization_loss()
+    slim.optimize_loss(loss, tf.train.create_global_step(), tf.constant(0.1), "Adam", clip_gradients=1.0)
+    slim.metrics.streaming_auc(tf.ones([4]) / 2, tf.ones([4]))
+    names = [v.op.name for v in tf.trainable_variables()]
+""",
+    )
+    assert got.names == [
+        *("Conv/weights", "Conv/BatchNorm/beta", "BatchNorm/beta", "fully_connected/weights", "fully_connected/biases"),
+    ]
+
+
 def test_private_modules_of_tensorflow_are_its_own_and_know_what_they_have_moved(tmp_path):
     got = run(
         tmp_path,
@@ -222,6 +246,12 @@ seconds = time.clock()
         assert library["seen"] == (False, False)
     assert not hasattr(inspect, "getargspec")
     assert not hasattr(np, "int")
+
+
+@pytest.mark.parametrize("module", sorted(REMOVED))
+def test_all_that_was_dropped_is_found_again(module):
+    for place in REMOVED[module].values():
+        assert found(place) is not None
 
 
 def test_afterwards_all_is_as_it_was():
