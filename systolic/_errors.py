@@ -16,6 +16,14 @@ class InputError(SystolicError, ValueError):
     """An argument or a data set is not what was wanted."""
 
 
+class NotServedError(InputError, AttributeError):
+    """A name of a library that Systolic stands in for and does not serve; the message says what to use."""
+
+
+class NotServedImportError(InputError, ModuleNotFoundError):
+    """Likewise, met in an import."""
+
+
 class TargetError(SystolicError, ValueError):
     """A target that does not exist, is not attached, or cannot hold the layout asked for."""
 

@@ -15,7 +15,7 @@ from types import FrameType
 
 from systolic._errors import SystolicError
 from systolic.cli._output import complain, discard_stdout, flush_stdout, open_streams
-from systolic.cli._parser import parser
+from systolic.cli._parser import parse
 from systolic.cli._user_errors import is_users, users_part
 
 
@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         complain("systolic: error: stdout is closed; send it somewhere, as in > /dev/null")
         return 2
     try:
-        options = parser().parse_args(arguments)
+        options = parse(arguments)
     except SystemExit as ended:  # --help, --version, or a refusal that the parser has told
         if not ended.code and (status := _end("systolic", 0)):
             return status

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
+
+from systolic.cli._tf_parser import add_tf, split
 
 _DEPTHS = ("schedule", "fast", "full")
 _FILE = "a Python file and the name in it of an Estimator, or of a function that makes one"
@@ -25,7 +28,16 @@ def parser() -> argparse.ArgumentParser:
     for add in (_add_check, _add_train, _add_evaluate, _add_predict, _add_export, _add_targets, _add_doctor):
         command = add(commands)
         command.add_argument("--debug", action="store_true", help="show tracebacks and informational messages")
+    add_tf(commands)
     return top
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options in ``arguments``, those of the process by default; ``flags`` are a script's own, after ``--``."""
+    given, flags = split(sys.argv[1:] if arguments is None else arguments)
+    options = parser().parse_args(given)
+    options.flags = flags
+    return options
 
 
 def _add_check(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:

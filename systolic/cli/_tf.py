@@ -1,0 +1,60 @@
+"""``systolic tf scan`` and ``systolic tf run``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+
+from systolic._errors import InputError
+from systolic._log import logger
+from systolic.cli._output import check_writable, complain, discard_stdout, emit, write_text
+
+
+def scan(options: argparse.Namespace) -> int:
+    """Tell what a script uses; the exit status is the report's."""
+    if options.json not in (None, "-"):
+        check_writable("--json", options.json)
+    from systolic.tf import scan
+
+    report = scan(options.path)
+    as_json = json.dumps(report.to_json(), indent=2) if options.json is not None else ""
+    if options.json not in (None, "-"):
+        write_text("--json", options.json, as_json + "\n")
+    try:
+        emit(as_json if options.json == "-" else str(report))
+    except BrokenPipeError:
+        discard_stdout()  # the exit status is still the report's
+    return report.exit_code
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run a script; the exit status is its own."""
+    if (options.script is None) == (options.module is None):
+        seen = "neither" if options.script is None else "both"
+        raise InputError(f"SCRIPT.py, -m: saw {seen}, wanted one of them: the script, or a module")
+    from systolic.tf import run_module, run_script
+
+    _leave_logging_to_the_script()
+    try:
+        if options.module is not None:
+            run_module(options.module, options.flags, target=options.target)
+        else:
+            run_script(options.script, options.flags, target=options.target)
+    except SystemExit as ended:
+        if ended.code is None or isinstance(ended.code, int):
+            return int(ended.code or 0)
+        complain(str(ended.code))  # as Python does
+        return 1
+    return 0
+
+
+def _leave_logging_to_the_script() -> None:
+    """Our handler is for our notes; TensorFlow and the script set up their own, as in a process of theirs."""
+    root = logging.getLogger()
+    for handler in list(root.handlers):
+        if type(handler) is logging.StreamHandler and handler.stream is sys.stderr:
+            root.removeHandler(handler)
+            logger.addHandler(handler)
+            logger.propagate = False

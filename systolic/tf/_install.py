@@ -1,0 +1,64 @@
+"""``systolic.tf.install()``: from here on, the user's files see TensorFlow 1, and TPUs are those of a target."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from systolic._errors import InputError
+from systolic._source import is_users_file
+from systolic.target import Target
+from systolic.tf._names import Names, names_in_force
+
+_API = "tensorflow_estimator.python.estimator.api._v1.estimator"
+
+
+def install(target: str | None = None, *, packages: Sequence[str] = ()) -> None:
+    """Make scripts of TensorFlow 1 run, unmodified: to be called before they import TensorFlow.
+
+    From here on ``import tensorflow as tf`` gives the names of TensorFlow 1.15 to the user's own files, ``tf.contrib`` and
+    ``tf.estimator`` included; installed packages get TensorFlow as it is.
+
+    Args:
+        target: where the steps of a TPUEstimator run, as in ``"cpu:8"``; the default is the system's choice.
+        packages: installed packages that are of TensorFlow 1, too, and are to see what the user's files see.
+
+    Raises:
+        InputError: the calling file has imported TensorFlow already.
+        TargetError: there is no such target.
+    """
+    if target is not None:
+        Target(target)
+    _refuse_late(sys._getframe(1).f_globals)
+    if names_in_force() is None:
+        Names(estimator_api, packages).enter()
+    _switch_on(target)
+
+
+def estimator_api() -> Any:
+    """The module that ``tf.estimator`` is: of the package tensorflow-estimator, prepared for this TensorFlow."""
+    if importlib.util.find_spec("systolic.tf._estimator") is not None:
+        importlib.import_module("systolic.tf._estimator").estimator_modules()
+    return importlib.import_module(_API)
+
+
+def _switch_on(target: str | None) -> None:
+    """The one place where the TPU system below the names is switched on."""
+    if importlib.util.find_spec("systolic.tf._system") is not None:
+        importlib.import_module("systolic.tf._system").switch_on(target)
+
+
+def _refuse_late(names: Mapping[str, Any]) -> None:
+    real = sys.modules.get("tensorflow")
+    file = names.get("__file__")
+    if real is None or file is None or not is_users_file(str(file)):
+        return
+    for name, value in names.items():
+        if value is real or value is getattr(getattr(real, "compat", None), "v1", None):
+            raise InputError(
+                f"systolic.tf.install(): {file} has imported TensorFlow before, as {name}; put 'import systolic.tf' and "
+                "'systolic.tf.install()' above that"
+            )
