@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,9 +9,9 @@ from typing import Any
 from systolic._errors import InputError
 from systolic._source import is_users_file
 from systolic.target import Target
+from systolic.tf._estimator import estimator_api
 from systolic.tf._names import Names, names_in_force
-
-_API = "tensorflow_estimator.python.estimator.api._v1.estimator"
+from systolic.tf._system import switch_on
 
 
 def install(target: str | None = None, *, packages: Sequence[str] = ()) -> None:
@@ -35,20 +33,7 @@ def install(target: str | None = None, *, packages: Sequence[str] = ()) -> None:
     _refuse_late(sys._getframe(1).f_globals)
     if names_in_force() is None:
         Names(estimator_api, packages).enter()
-    _switch_on(target)
-
-
-def estimator_api() -> Any:
-    """The module that ``tf.estimator`` is: of the package tensorflow-estimator, prepared for this TensorFlow."""
-    if importlib.util.find_spec("systolic.tf._estimator") is not None:
-        importlib.import_module("systolic.tf._estimator").estimator_modules()
-    return importlib.import_module(_API)
-
-
-def _switch_on(target: str | None) -> None:
-    """The one place where the TPU system below the names is switched on."""
-    if importlib.util.find_spec("systolic.tf._system") is not None:
-        importlib.import_module("systolic.tf._system").switch_on(target)
+    switch_on(target or "auto")
 
 
 def _refuse_late(names: Mapping[str, Any]) -> None:
