@@ -1,10 +1,10 @@
 """Targets: the devices a program goes to, what they can do, and the quirks of the TPU compiler.
 
-Public: :class:`Target`, :class:`Hardware`, :data:`HARDWARE`, :func:`known_targets`. The other names are for the floor
-above, which compiles in child processes.
+Public: :class:`Target`, :class:`Hardware`, :data:`HARDWARE`, :func:`known_targets`. The other names are for the floors
+above.
 """
 
-from systolic.target._attached import platforms_explained
+from systolic.target._attached import cpu_will_have, platforms_explained
 from systolic.target._hardware import HARDWARE, Hardware
 from systolic.target._libtpu import (
     compile_devices,
@@ -30,6 +30,7 @@ __all__ = [
     "compile_mesh",
     "compiler_environment",
     "compiler_options",
+    "cpu_will_have",
     "known_targets",
     "libtpu_version",
     "platforms_explained",

@@ -33,7 +33,7 @@ def install(target: str | None = None, *, packages: Sequence[str] = ()) -> None:
     _refuse_late(sys._getframe(1).f_globals)
     if names_in_force() is None:
         Names(estimator_api, packages).enter()
-    switch_on(target or "auto")
+    switch_on(target)
 
 
 def _refuse_late(names: Mapping[str, Any]) -> None:

@@ -41,6 +41,7 @@ def _local(config: Any) -> Any:
     if config is not None:
         local.CopyFrom(config)
     local.allow_soft_placement = True
+    local.log_device_placement = False  # it would list our queues
     local.graph_options.place_pruned_graph = True  # what only a device has is never run here
     local.ClearField("cluster_def")
     return local

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from systolic._errors import InputError
-from systolic.target import Target
+from systolic.target import Target, cpu_will_have
 from systolic.tf._building import outfeed_only_if, replace_all
 from systolic.tf._estimator import tpu_estimator
 from systolic.tf._session import replace_session
@@ -17,15 +17,17 @@ from systolic.tf._tensorflow import tensorflow
 
 _target: list[Target] = []
 _reported: list[str] = []
+_asked: list[int] = []
 
 
-def switch_on(target: str | Target = "cpu:1", *, loss: str = "mean") -> None:
+def switch_on(target: str | Target | None = None, *, loss: str = "mean") -> None:
     """Let everything of ``tf.compat.v1.tpu``, and TPUEstimator with ``use_tpu=True``, run on ``target``, in this process.
 
     Called again, it changes what sessions to come use.
 
     Args:
-        target: devices that are attached to this machine, one for each TPU core that the script is to find.
+        target: devices that are attached to this machine, one for each TPU core that the script is to find. Default: an
+            accelerator that is attached; else as many CPU devices as the script's ``TPUConfig(num_shards)`` asks for.
         loss: what TPUEstimator reports as loss: the ``mean`` over all replicas, or as it did itself, that of the ``first``
             replica alone.
 
@@ -35,16 +37,18 @@ def switch_on(target: str | Target = "cpu:1", *, loss: str = "mean") -> None:
     if loss not in ("mean", "first"):
         raise InputError(f"loss: saw {loss!r}, wanted 'mean' or 'first'")
     _reported[:] = [loss]
-    chosen = Target(target)
-    if not chosen.attached:
+    chosen = None if target is None else Target(target)
+    if chosen is not None and not chosen.attached:
         raise InputError(f"target: {chosen.name} is not attached to this machine; name one that is, as cpu:8")
-    first = not _target
-    _target[:] = [chosen]
-    if not first:
-        return
+    _target[:] = [] if chosen is None else [chosen]
+    _switch_on()
+
+
+@functools.cache
+def _switch_on() -> None:
     tensorflow()
     replace_all()
-    replace_session(lambda: _target[0])
+    replace_session(_devices)
     metadata: Any = importlib.import_module("tensorflow.python.tpu.tpu_system_metadata")
     metadata._query_tpu_system_metadata = _metadata
     modules: list[Any] = [importlib.import_module("tensorflow.python.tpu.tpu"), tensorflow().compat.v1.tpu]
@@ -54,16 +58,40 @@ def switch_on(target: str | Target = "cpu:1", *, loss: str = "mean") -> None:
     _improve(tpu_estimator())
 
 
+def _devices() -> Target:
+    """The target; chosen now, where it was left open."""
+    if _target:
+        return _target[0]
+    cpu_will_have(max(_asked, default=None))
+    best = Target("auto")
+    return Target(f"cpu:{_asked[-1]}") if _asked and best.platform == "cpu" else best
+
+
 def _improve(estimator: Any) -> None:
     """What TPUEstimator does for want of a better way on its own system."""
     # It reads every variable after each loop, to look for NaN; the loss is looked at anyway.
     estimator._sync_variables_ops = lambda ctx: [tensorflow().compat.v1.no_op()]
+    config = importlib.import_module("tensorflow_estimator.python.estimator.tpu.tpu_config").RunConfig
+    config.__init__ = _asking(config.__init__)
     wrapper = estimator._ModelFnWrapper
     for name in ("convert_to_single_tpu_train_step", "convert_to_single_tpu_eval_step"):
         setattr(wrapper, name, _with_mean_loss(getattr(wrapper, name)))
     estimator._OutfeedHostCall.create_enqueue_op = _enqueue_some(estimator._OutfeedHostCall.create_enqueue_op)
     kind = estimator.TPUEstimator
     kind._add_meta_graph_for_mode = _for_cpu(kind._add_meta_graph_for_mode)
+
+
+def _asking(make: Callable[..., None]) -> Callable[..., None]:
+    """A configuration's number of cores is heard, for a target that is left open."""
+
+    @functools.wraps(make)
+    def made(self: Any, *args: Any, **kwargs: Any) -> None:
+        make(self, *args, **kwargs)
+        wanted = self.tpu_config
+        if wanted.num_shards:
+            _asked.append(wanted.num_shards * (wanted.num_cores_per_replica or 1))
+
+    return made
 
 
 def _enqueue_some(create: Callable[..., Any]) -> Callable[..., Any]:
@@ -130,7 +158,7 @@ def _mean_over_replicas(loss: Any) -> Any:
 
 def _metadata(master_address: Any, cluster_def: Any = None, query_topology: bool = False) -> Any:
     module: Any = importlib.import_module("tensorflow.python.tpu.tpu_system_metadata")
-    cores = _target[0].num_devices
+    cores = _devices().num_devices
     topology: Any = importlib.import_module("tensorflow.python.tpu.topology")
     return module.TPUSystemMetadata(
         num_cores=cores,
@@ -157,7 +185,7 @@ def _topology(cores: int) -> bytes:
 
 
 def _initialize_system(*_: Any, **__: Any) -> Any:
-    return tensorflow().constant(_topology(_target[0].num_devices), name="topology")
+    return tensorflow().constant(_topology(_devices().num_devices), name="topology")
 
 
 def _shutdown_system(*_: Any, **__: Any) -> Any:
