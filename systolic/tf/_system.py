@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from systolic._errors import InputError
+from systolic._log import logger
 from systolic.target import Target, cpu_will_have
 from systolic.tf._building import outfeed_only_if, replace_all
 from systolic.tf._estimator import tpu_estimator
@@ -82,14 +83,22 @@ def _improve(estimator: Any) -> None:
 
 
 def _asking(make: Callable[..., None]) -> Callable[..., None]:
-    """A configuration's number of cores is heard, for a target that is left open."""
+    """A configuration's number of replicas is heard where the target is left open; where it is not, the target's counts."""
 
     @functools.wraps(make)
     def made(self: Any, *args: Any, **kwargs: Any) -> None:
         make(self, *args, **kwargs)
-        wanted = self.tpu_config
-        if wanted.num_shards:
-            _asked.append(wanted.num_shards * (wanted.num_cores_per_replica or 1))
+        config = self.tpu_config
+        if not config.num_shards:
+            return
+        asked = config.num_shards * (config.num_cores_per_replica or 1)
+        _asked.append(asked)
+        if _target and asked != _target[0].num_devices:
+            logger.warning(
+                "TPUConfig(num_shards=%d): the target %s has %d devices, which is what counts",
+                config.num_shards, _target[0].name, _target[0].num_devices,
+            )  # fmt: skip
+            self._tpu_config = config._replace(num_shards=None)
 
     return made
 
