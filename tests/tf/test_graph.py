@@ -20,10 +20,14 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 tf = tensorflow()
 tf1 = tf.compat.v1
-tf1.disable_v2_behavior()
-tf1.enable_resource_variables()  # in the session, too: old ones have no names to be read by
 RNG = np.random.default_rng(0)
 BATCH = 8
+
+
+@pytest.fixture(autouse=True)
+def modes():
+    tf1.disable_v2_behavior()
+    tf1.enable_resource_variables()  # in the session, too: old ones have no names to be read by
 
 
 class Built:
