@@ -27,6 +27,8 @@ def tensorflow() -> Any:
         InputError: it is not installed, or cannot be imported.
     """
     if "tensorflow" not in sys.modules:
+        if os.environ.get("TF_CPP_MIN_LOG_LEVEL") == "1":  # JAX sets it, for itself; who wants to hear more says "0"
+            del os.environ["TF_CPP_MIN_LOG_LEVEL"]
         for name, value in _SETTINGS.items():
             os.environ.setdefault(name, value)
     with _stderr_held() as held:
