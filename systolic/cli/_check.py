@@ -21,9 +21,9 @@ def check(options: argparse.Namespace) -> int:
 
     All that can be wrong with the options is told before the user's file is imported and anything is compiled.
     """
-    targets = [Target(name) for name in _names("--target", options.target, "v5e-8,v6e-4")]
-    programs = None if options.programs is None else _names("--programs", options.programs, "train,predict")
-    _check_places(options)
+    targets = [Target(name) for name in target_names("--target", options.target, "v5e-8,v6e-4")]
+    programs = None if options.programs is None else target_names("--programs", options.programs, "train,predict")
+    check_places(options)
     from systolic.check import CheckOptions
 
     located = locate(options.file, parse_arguments(options.arg))
@@ -42,11 +42,11 @@ def check(options: argparse.Namespace) -> int:
                 on_progress=progress,
             ),
         )
-    _write(report, options)
+    write_report(report, options)
     return int(report.exit_code)
 
 
-def _names(option: str, text: str, example: str) -> list[str]:
+def target_names(option: str, text: str, example: str) -> list[str]:
     """The names in a list with commas, each once."""
     names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if not names:
@@ -54,7 +54,8 @@ def _names(option: str, text: str, example: str) -> list[str]:
     return names
 
 
-def _check_places(options: argparse.Namespace) -> None:
+def check_places(options: argparse.Namespace) -> None:
+    """Refuse places for the report that cannot be written."""
     places = {"--json": options.json, "--html": options.html}
     if options.json is not None and options.json == options.html:
         raise InputError(f"--json, --html: saw {options.json!r} for both; name another place for one of them")
@@ -63,7 +64,7 @@ def _check_places(options: argparse.Namespace) -> None:
             check_writable(option, path)
 
 
-def _write(report: CheckReport, options: argparse.Namespace) -> None:
+def write_report(report: CheckReport, options: argparse.Namespace) -> None:
     """Files first: whoever reads stdout may go away."""
     as_json = json.dumps(report.to_json(), indent=2) if options.json is not None else ""
     if options.json not in (None, "-"):

@@ -6,9 +6,9 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 
+from systolic.cli._check_options import add_check_options
 from systolic.cli._tf_parser import add_tf, split
 
-_DEPTHS = ("schedule", "fast", "full")
 _FILE = "a Python file and the name in it of an Estimator, or of a function that makes one"
 
 
@@ -45,18 +45,7 @@ def _add_check(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
         commands, "check", "compile with the real TPU compiler, without a TPU: does it fit, or why not", _check
     )
     command.add_argument("file", metavar="FILE.py:NAME", help=_FILE)
-    command.add_argument(
-        "--target",
-        required=True,
-        metavar="NAME[,NAME…]",
-        help="what to compile for, as in v5e-8,v6e-4; see 'systolic targets'",
-    )
-    command.add_argument(
-        "--depth",
-        choices=_DEPTHS,
-        default="fast",
-        help="schedule: seconds, memory estimated; fast: a verdict; full: the effort of a real run (default: %(default)s)",
-    )
+    add_check_options(command)
     command.add_argument(
         "--programs", metavar="NAME[,NAME…]", help="some of init,train,eval,predict (default: train,eval,predict)"
     )
@@ -64,16 +53,8 @@ def _add_check(commands: argparse._SubParsersAction) -> argparse.ArgumentParser:
         "--batch-size", type=_count, metavar="N", help="global batch size instead of the Estimator's own"
     )
     command.add_argument(
-        "--json", metavar="PATH", help="write the report as JSON; '-' for stdout, and nothing else there"
-    )
-    command.add_argument("--html", metavar="PATH", help="write the report as a page")
-    command.add_argument(
-        "--time-limit", type=_seconds, default=600.0, metavar="SECONDS", help="for each compile (default: %(default)g)"
-    )
-    command.add_argument(
         "--jobs", type=_count, default=1, metavar="N", help="compiles at a time (default: %(default)s)"
     )
-    command.add_argument("--no-cache", action="store_true", help="neither read nor write the cache of compiles")
     _add_data(command, "training data; only the shapes of its first element matter")
     _add_arguments(command)
     return command
@@ -181,16 +162,6 @@ def _count(text: str) -> int:
         value = 0
     if value < 1:
         raise argparse.ArgumentTypeError(f"saw {text!r}, wanted a whole number of at least 1")
-    return value
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not value > 0:
-        raise argparse.ArgumentTypeError(f"saw {text!r}, wanted seconds above 0")
     return value
 
 

@@ -1,4 +1,4 @@
-"""``systolic tf scan`` and ``systolic tf run``."""
+"""``systolic tf scan``, ``systolic tf run`` and ``systolic tf check``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 
 from systolic._errors import InputError
 from systolic._log import logger
+from systolic.cli._check import check_places, target_names, write_report
 from systolic.cli._output import check_writable, complain, discard_stdout, emit, write_text
 
 
@@ -31,9 +32,7 @@ def scan(options: argparse.Namespace) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Run a script; the exit status is its own."""
-    if (options.script is None) == (options.module is None):
-        seen = "neither" if options.script is None else "both"
-        raise InputError(f"SCRIPT.py, -m: saw {seen}, wanted one of them: the script, or a module")
+    _one_of(options)
     from systolic.tf import run_module, run_script
 
     _leave_logging_to_the_script()
@@ -48,6 +47,26 @@ def run(options: argparse.Namespace) -> int:
         complain(str(ended.code))  # as Python does
         return 1
     return 0
+
+
+def check(options: argparse.Namespace) -> int:
+    """Compile what a script would run; the exit status is the report's."""
+    _one_of(options)
+    targets = target_names("--target", options.target, "v5e-8,v6e-4")
+    check_places(options)
+    from systolic.check import CheckOptions
+    from systolic.tf import check_script
+
+    checking = CheckOptions(depth=options.depth, time_limit=options.time_limit, cache=not options.no_cache)
+    report = check_script(options.script, options.flags, module=options.module, target=targets, options=checking)
+    write_report(report, options)
+    return int(report.exit_code)
+
+
+def _one_of(options: argparse.Namespace) -> None:
+    if (options.script is None) == (options.module is None):
+        seen = "neither" if options.script is None else "both"
+        raise InputError(f"SCRIPT.py, -m: saw {seen}, wanted one of them: the script, or a module")
 
 
 def _leave_logging_to_the_script() -> None:

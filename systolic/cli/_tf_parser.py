@@ -1,9 +1,11 @@
-"""The options of ``systolic tf scan`` and ``systolic tf run``."""
+"""The options of the commands below ``systolic tf``."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+
+from systolic.cli._check_options import add_check_options
 
 
 def add_tf(commands: argparse._SubParsersAction) -> None:
@@ -30,7 +32,23 @@ def add_tf(commands: argparse._SubParsersAction) -> None:
     run.add_argument("-m", dest="module", metavar="MODULE", help="a module instead, as python -m runs it")
     run.add_argument("--target", metavar="NAME", help="where the steps of a TPUEstimator run: cpu, cpu:8, gpu, tpu")
     run.set_defaults(run=_run, command="tf run")
-    for command in (scan, run):
+
+    about = "compile what a script would run on TPUs, without a TPU and without running it"
+    check = below.add_parser(
+        "check",
+        help=about,
+        description=about[0].upper()
+        + about[1:]
+        + ". Each mode's graph is built, by the script, and compiled by the real TPU "
+        "compiler: does it fit, or why not.",
+        usage="systolic tf check [-h] --target NAME[,NAME…] [options] (SCRIPT.py | -m MODULE) [-- FLAG …]",
+        epilog="What follows -- are the script's own flags. Its folders are left alone.",
+    )
+    check.add_argument("script", nargs="?", metavar="SCRIPT.py", help="the script; its folder goes first on sys.path")
+    check.add_argument("-m", dest="module", metavar="MODULE", help="a module instead, as python -m runs it")
+    add_check_options(check)
+    check.set_defaults(run=_check, command="tf check")
+    for command in (scan, run, check):
         command.add_argument("--debug", action="store_true", help="show tracebacks and informational messages")
 
 
@@ -42,7 +60,7 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
         (['tf', 'run', 'train.py', '--target', 'cpu:8'], ['--steps=3'])
     """
     given = list(arguments)
-    if given[:2] != ["tf", "run"] or "--" not in given:
+    if given[:2] not in (["tf", "run"], ["tf", "check"]) or "--" not in given:
         return given, []
     at = given.index("--")
     return given[:at], given[at + 1 :]
@@ -58,3 +76,9 @@ def _run(options: argparse.Namespace) -> int:
     from systolic.cli._tf import run
 
     return run(options)
+
+
+def _check(options: argparse.Namespace) -> int:
+    from systolic.cli._tf import check
+
+    return check(options)

@@ -14,36 +14,10 @@ from systolic.target import Target
 from systolic.tf._building import plain
 from systolic.tf._channels import Channel
 from systolic.tf._computation import Computation, Loop, Section, record
-from systolic.tf._graph import GraphFunction, graph_function, wide
+from systolic.tf._graph import wide
+from systolic.tf._step import Step
 from systolic.tf._tensorflow import tensorflow
 from systolic.tf._variables import Variables
-
-
-class Step:
-    """A section as a Program that is compiled."""
-
-    def __init__(
-        self, computation: Computation, section: Section, extra: Sequence[Any], target: Target, name: str
-    ) -> None:
-        carry = section.carry if isinstance(section, Loop) else [x for loop in computation.loops for x in loop.results]
-        feeds = [p for p, _ in computation.arguments] + list(carry) + section.infeed
-        random = section.random
-        if random is not None:
-            feeds += [random.number, random.replica]
-        fetches = [*section.fetches, *section.outfeed, *([] if section.when is None else [section.when]), *extra]
-        self.function: GraphFunction = graph_function(fetches, feeds, name=name, replicas=computation.replicas)
-        self.scratch = () if random is None else (random.variable,)
-        self.variables = [name for name in self.function.variables if name not in self.scratch]
-        self.written = [name for name in self.function.written if name not in self.scratch]
-        self._run = self.function.program().compile(target).direct
-
-    def run(self, held: dict[str, Any], given: Mapping[str, Any]) -> tuple[Sequence[Any], dict[str, Any]]:
-        """Outputs, and the variables afterwards; those before are donated."""
-        scratch = {name: np.zeros(3, np.int64) for name in self.scratch}
-        outputs, after = self._run(held | scratch, {name: given[name] for name in self.function.inputs})
-        for name in self.scratch:
-            del after[name]
-        return outputs, after
 
 
 class Execution:
@@ -93,7 +67,7 @@ class Execution:
             passes = None if first[0] else 0
         if passes == 0:
             return _named(loop.results, carry)
-        step = self._step(computation, loop, [] if passes is not None else [loop.again])
+        step = self._step(computation, loop)
         number = self._number(loop, step)
         names = [x.op.name for x in loop.carry]
         count = len(loop.fetches)
@@ -147,7 +121,7 @@ class Execution:
             copied = [feeds.get(plain(tensor).op.name) for tensor in section.fetches]
             if all(x is not None for x in copied):
                 return [np.asarray(x) for x in copied]
-        step = self._step(computation, section, [])
+        step = self._step(computation, section)
         number = self._number(section, step)
         held = self._variables.take(step.variables, computation.replicas)
         done = False
@@ -179,10 +153,9 @@ class Execution:
             [section.random.number, section.random.replica], [np.full(count, number), np.arange(count, dtype=np.int64)]
         )
 
-    def _step(self, computation: Computation, section: Section, extra: Sequence[Any]) -> Step:
+    def _step(self, computation: Computation, section: Section) -> Step:
         if section not in self._steps:
-            name = "step" if isinstance(section, Loop) else "computation"
-            self._steps[section] = Step(computation, section, extra, self._devices(computation), name)
+            self._steps[section] = Step(computation, section, self._devices(computation))
         return self._steps[section]
 
     def _devices(self, computation: Computation) -> Target:

@@ -214,11 +214,12 @@ def _compile(
 
     with context.eager_mode():
         blanks = [
-            # The bridge reads the shape off a value, and none of the numbers.
+            # The bridge reads the shape off a value, and none of the numbers: memory that nobody touches costs nothing.
             resource_variable_ops.ResourceVariable(
-                tf.zeros(variable.op.get_attr("shape"), variable.op.get_attr("dtype")), trainable=False
+                tf.raw_ops.Empty(shape=tf.TensorShape(op.get_attr("shape")).as_list(), dtype=op.get_attr("dtype")),
+                trainable=False,
             )
-            for variable in variables
+            for op in (variable.op for variable in variables)
         ]
 
         def run(*inputs: Any) -> Any:

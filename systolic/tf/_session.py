@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from systolic.target import Target
+from systolic.tf._collect import collect
 from systolic.tf._computation import Record, recorded
 from systolic.tf._execution import Execution
 from systolic.tf._tensorflow import tensorflow
@@ -29,9 +30,13 @@ def replace_session(target: Callable[[], Target]) -> None:
             run, target, self, fetches, feed_dict, options, run_metadata
         )
     )
-    kind.__init__ = functools.wraps(make)(
-        lambda self, target="", graph=None, config=None: make(self, "", graph, _local(config))
-    )
+
+    def construct(self: Any, target: str = "", graph: Any = None, config: Any = None) -> None:
+        self._session = None  # what its destructor looks at
+        collect(graph or tensorflow().compat.v1.get_default_graph())
+        make(self, "", graph, _local(config))
+
+    kind.__init__ = functools.wraps(make)(construct)
 
 
 def _local(config: Any) -> Any:
@@ -67,6 +72,8 @@ def _run(
     if record is None or not record.computations:
         return run(session, fetches, feed_dict, *rest)
     use = _use(record, session.graph, fetches)
+    if use.calls:
+        collect(session.graph)
     if session not in _DEVICES:
         if not use.calls:
             return run(session, fetches, feed_dict, *rest)

@@ -21,7 +21,7 @@ _reported: list[str] = []
 _asked: list[int] = []
 
 
-def switch_on(target: str | Target | None = None, *, loss: str = "mean") -> None:
+def switch_on(target: str | Target | None = None, *, loss: str = "mean", described: bool = False) -> None:
     """Let everything of ``tf.compat.v1.tpu``, and TPUEstimator with ``use_tpu=True``, run on ``target``, in this process.
 
     Called again, it changes what sessions to come use.
@@ -29,8 +29,10 @@ def switch_on(target: str | Target | None = None, *, loss: str = "mean") -> None
     Args:
         target: devices that are attached to this machine, one for each TPU core that the script is to find. Default: an
             accelerator that is attached; else as many CPU devices as the script's ``TPUConfig(num_shards)`` asks for.
+            What was named once stays until another is named.
         loss: what TPUEstimator reports as loss: the ``mean`` over all replicas, or as it did itself, that of the ``first``
             replica alone.
+        described: the target need not be attached: nothing is going to run.
 
     Raises:
         InputError: the target is described only: nothing runs there.
@@ -39,9 +41,10 @@ def switch_on(target: str | Target | None = None, *, loss: str = "mean") -> None
         raise InputError(f"loss: saw {loss!r}, wanted 'mean' or 'first'")
     _reported[:] = [loss]
     chosen = None if target is None else Target(target)
-    if chosen is not None and not chosen.attached:
+    if chosen is not None and not chosen.attached and not described:
         raise InputError(f"target: {chosen.name} is not attached to this machine; name one that is, as cpu:8")
-    _target[:] = [] if chosen is None else [chosen]
+    if chosen is not None:
+        _target[:] = [chosen]
     _switch_on()
 
 
