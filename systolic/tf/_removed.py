@@ -55,6 +55,10 @@ REMOVED: Mapping[str, Mapping[str, str]] = {
         "disable_resource_variables": "tf:disable_resource_variables",
         "resource_variables_enabled": "tf:resource_variables_enabled",
     },
+    "tensorflow.python.ops.resource_variable_ops": each(
+        "tensorflow.python.ops.ref_variable:", "_from_proto_fn _to_proto_fn"
+    ),
+    "tensorflow.python.tpu.tpu": each("tensorflow.python.tpu.tpu_replication:", "_TPU_REPLICATE_ATTR"),
     "tensorflow.python.util.nest": {"is_sequence": "tf:nest.is_nested"},
     "tensorflow.python.ops.control_flow_ops": {
         "cond": "tensorflow.python.ops.cond:cond",

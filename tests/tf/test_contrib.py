@@ -23,6 +23,7 @@ tf = tensorflow().compat.v1
 tf.disable_v2_behavior()
 contrib = Contrib(estimator).face
 RNG = np.random.default_rng(3)
+PREPARED = ("tensorflow.python.tpu.session_support", "tensorflow.python.tpu.tpu_embedding")
 INSTALLED = {name: importlib.util.find_spec(name) is not None for name in ("tf_slim", "tensorflow_estimator")}
 
 
@@ -50,7 +51,7 @@ def test_all_that_a_module_says_it_serves_is_there(module):
         package = {"estimator": "tensorflow_estimator"}.get(
             place.partition(":")[0], place.partition(".")[0].partition(":")[0]
         )
-        if INSTALLED.get(package, True) and (INSTALLED["tensorflow_estimator"] or "tpu_embedding" not in place):
+        if INSTALLED.get(package, True) and (INSTALLED["tensorflow_estimator"] or not place.startswith(PREPARED)):
             assert found(place, estimator) is not None
     assert not set(known.served) & set(known.instead)
 
@@ -232,6 +233,41 @@ def test_batches_of_contrib_data_are_full():
     assert [row.tolist() for row in rows["d"]] == [[0, 2], [4, 6]]
     assert [row.tolist() for row in rows["p"]] == [[[0], [0]], [[0, 1, 0], [0, 1, 2]]]
     assert sorted(rows["s"]) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("rank", [2, 3, 4])
+def test_images_are_moved_and_turned(rank):
+    picture = np.arange(1, 10, dtype="float32").reshape(3, 3)
+    given = {2: picture, 3: picture[..., None], 4: picture[None, ..., None]}[rank]
+    with tf.Graph().as_default():
+        images = contrib.image
+        got = evaluated(
+            images.translate(tf.constant(given), [1, 0]),
+            images.rotate(tf.constant(given), np.pi / 2),
+            images.transform(tf.constant(given), [0, 1, 0, 1, 0, 0, 0, 0]),
+            images.rotate(tf.constant(given), 0.0, interpolation="BILINEAR"),
+        )
+    assert all(found.shape == given.shape for found in got)
+    right, turned, swapped, same = (found.reshape(3, 3) for found in got)
+    assert right.tolist() == [[0, 1, 2], [0, 4, 5], [0, 7, 8]]
+    np.testing.assert_array_equal(turned, np.rot90(picture))  # counterclockwise
+    np.testing.assert_array_equal(swapped, picture.T)
+    np.testing.assert_allclose(same, picture, atol=1e-6)
+
+
+def test_each_image_of_a_batch_has_its_own_move():
+    with tf.Graph().as_default():
+        batch = tf.ones([2, 1, 3, 1])
+        (got,) = evaluated(contrib.image.translate(batch, [[1.0, 0.0], [-2.0, 0.0]]))
+    assert got.reshape(2, 3).tolist() == [[0, 1, 1], [1, 0, 0]]
+
+
+def test_a_transform_of_another_form_is_refused():
+    with (
+        tf.Graph().as_default(),
+        pytest.raises(ValueError, match=r"transform\(images\): saw the shape \(3,\), wanted 2, 3 or 4"),
+    ):
+        contrib.image.transform(tf.ones([3]), [1.0] * 8)
 
 
 def write(folder, text):

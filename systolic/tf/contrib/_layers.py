@@ -17,7 +17,7 @@ legacy_fully_connected legacy_linear legacy_relu linear max_pool2d max_pool3d ma
 repeat scale_gradient separable_conv2d separable_convolution2d sequence_to_images softmax spatial_softmax stack unit_norm
 """
 _OTHERS = """OPTIMIZER_CLS_NAMES OPTIMIZER_SUMMARIES adaptive_clipping_fn apply_regularization bucketize group_norm instance_norm
-l1_l2_regularizer l1_regularizer l2_regularizer optimize_loss recompute_grad rev_block summaries sum_regularizer
+l1_l2_regularizer l1_regularizer l2_regularizer optimize_loss recompute_grad rev_block sum_regularizer
 summarize_activation summarize_activations summarize_collection summarize_tensor summarize_tensors
 variance_scaling_initializer xavier_initializer xavier_initializer_conv2d RevBlock
 """
@@ -26,7 +26,7 @@ _COLUMNS = "use tf.feature_column with tf.estimator"
 TABLE = Table(
     served=each("tf_slim.layers:", _LAYERS)
     | each("tf_slim:", _OTHERS)
-    | {"layer_norm": "systolic.tf.contrib._layers:layer_norm()"},
+    | {"summaries": "tf_slim.layers.summaries:", "layer_norm": "systolic.tf.contrib._layers:layer_norm()"},
     instead={
         "embed_sequence": "use tf.nn.embedding_lookup on a tf.get_variable",
         "bow_encoder": "use tf.nn.embedding_lookup and tf.reduce_mean",

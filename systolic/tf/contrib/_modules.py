@@ -10,7 +10,9 @@ from systolic.tf._face import Face, refuse
 from systolic.tf.contrib._others import INSTEAD, SMALL
 from systolic.tf.contrib._table import Table, found
 
-_LARGE = "cluster_resolver data distribute framework layers lookup metrics opt rnn seq2seq slim summary tpu training"
+_LARGE = (
+    "cluster_resolver data distribute framework image layers lookup metrics opt rnn seq2seq slim summary tpu training"
+)
 
 MODULES = tuple(sorted([*_LARGE.split(), *SMALL, *INSTEAD]))
 """Names of all modules that TensorFlow 1.15 had; of some, nothing is served."""

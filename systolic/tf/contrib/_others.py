@@ -33,18 +33,11 @@ SMALL: Mapping[str, Table] = {
         },
         otherwise=_ESTIMATOR,
     ),
-    "image": Table(
-        {},
-        {
-            "rotate": "use tf.image.rot90, or tf.raw_ops.ImageProjectiveTransformV3 in the input function",
-            "transform": "use tf.raw_ops.ImageProjectiveTransformV3 in the input function",
-            "translate": "use tf.roll with tf.pad, or tf.raw_ops.ImageProjectiveTransformV3 in the input function",
-            "random_hsv_in_yiq": "use tf.image.random_hue and tf.image.random_saturation",
-            "adjust_hsv_in_yiq": "use tf.image.adjust_hue and tf.image.adjust_saturation",
-        },
-        otherwise="use tf.image, or SciPy in the input function",
+    "keras": Table(
+        each("tf:keras.", "Input Model Sequential activations applications backend callbacks constraints datasets")
+        | each("tf:keras.", "initializers layers losses metrics models optimizers preprocessing regularizers utils"),
+        otherwise="use tf.keras",
     ),
-    "keras": Table({}, otherwise="use tf.keras"),
     "learn": Table({}, {"RunConfig": "use tf.estimator.RunConfig"}, otherwise=_ESTIMATOR),
     "losses": Table(
         each(

@@ -13,7 +13,8 @@ from systolic.tf._tensorflow import tensorflow
 _NOTHING: Mapping[str, str] = {}
 _SLIM = "tf_slim"
 _NEED_IT = ("tf", "tensorflow", "estimator", "tensorflow_estimator", "tf_slim")
-_ESTIMATORS = ("estimator", "tensorflow_estimator", "tensorflow.python.tpu.tpu_embedding")
+_PREPARED = ("tensorflow.python.tpu.session_support", "tensorflow.python.tpu.tpu_embedding")  # with the estimators
+_ESTIMATORS = ("estimator", "tensorflow_estimator", *_PREPARED)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -39,7 +39,12 @@ TABLE = Table(
             f"python.tpu.{name}": _TPU + name
             for name in ("bfloat16", "device_assignment", "feature_column", "functional", "topology", "training_loop")
         },
-        "python.tpu.tpu_embedding": _TPU + "tpu_embedding",
+        **{f"python.tpu.{name}": _TPU + name for name in ("session_support", "tensor_tracer", "tpu_embedding")},
+        **{
+            f"proto.{name}_pb2": f"tensorflow.core.protobuf.tpu.{name}_pb2"
+            for name in ("compilation_result", "dynamic_padding", "optimization_parameters", "topology")
+        },
+        "proto.tpu_embedding_configuration_pb2": "tensorflow.core.protobuf.tpu.tpu_embedding_configuration_pb2",
         "python.tpu.datasets": _TPU + "datasets",
         "python.tpu.async_checkpoint": "",
         "python.ops.tpu_ops": _TPU + "ops.tpu_ops",
