@@ -1,6 +1,8 @@
 """Programs: pure functions with a static signature, compiled for a Target."""
 
 from systolic.program._budget import CompileBudget
+from systolic.program._cpu_convolutions import Convolution
+from systolic.program._cpu_pooling import MaxPoolGradient
 from systolic.program._described import Description
 from systolic.program._errors import CompilerCrash, CompilerMemoryError
 from systolic.program._executable import Executable, MemoryStats
@@ -17,10 +19,12 @@ __all__ = [
     "CompileOptions",
     "CompilerCrash",
     "CompilerMemoryError",
+    "Convolution",
     "Description",
     "Executable",
     "LargeBuffer",
     "Leaf",
+    "MaxPoolGradient",
     "MemoryStats",
     "Program",
     "ProgramSet",

@@ -23,8 +23,6 @@ from jax import lax
 from jax.extend import core
 from jax.interpreters import mlir
 
-from systolic.program._rewrite import Rewriter
-
 _MAPS = (0, 3, 1, 2)  # where batch, features, rows and columns are: [batch, rows, columns, features]
 _SWAPPED = (3, 0, 1, 2)  # features take the place of the batch: in a weight gradient
 
@@ -32,19 +30,8 @@ _PIECE = 2 << 20  # bytes of both maps that are worked on at a time
 _WIDEST = 7  # the widest window whose rows are worth a product each
 
 
-def with_fast_convolutions(traced: Any) -> Callable[..., Any] | None:
-    """A function equal to a ``jax.stages.Traced`` for one CPU device; ``None`` where there is nothing to gain."""
-    rewriter = Rewriter(_change)
-    jaxpr = rewriter.apply(traced.jaxpr)
-    if not rewriter.changed:
-        return None
-    structure = jax.tree.structure(traced.out_info)
-    run = core.jaxpr_as_fun(jaxpr)
-    return lambda *args: jax.tree.unflatten(structure, run(*jax.tree.leaves(args)))
-
-
 @dataclasses.dataclass(frozen=True)
-class _Convolution:
+class Convolution:
     """Parameters of ``conv_general_dilated`` that the forms here take over."""
 
     dimensions: Any
@@ -54,7 +41,7 @@ class _Convolution:
     result: jax.core.ShapedArray
 
     @classmethod
-    def of(cls, equation: Any) -> _Convolution | None:
+    def of(cls, equation: Any) -> Convolution | None:
         """Of a convolution in two dimensions without strides, dilation and groups; else ``None``."""
         if equation.primitive.name != "conv_general_dilated":
             return None
@@ -152,14 +139,15 @@ convolution_p = core.Primitive("cpu_convolution")
 convolution_p.def_abstract_eval(lambda *_, of: of.result)
 
 
-def _change(equation: Any) -> Any:
-    of = _Convolution.of(equation)
+def change(equation: Any) -> Any:
+    """The equation in the form that is faster; ``None`` where it is another one or would not gain."""
+    of = Convolution.of(equation)
     if of is None or of.faster(*(v.aval for v in equation.invars)) is None:
         return None
     return equation.replace(primitive=convolution_p, params={"of": of})
 
 
-def _compute(left: jax.Array, right: jax.Array, *, of: _Convolution) -> jax.Array:
+def _compute(left: jax.Array, right: jax.Array, *, of: Convolution) -> jax.Array:
     form = of.faster(left, right)
     assert form is not None
     return form(left, right)

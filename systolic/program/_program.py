@@ -25,7 +25,7 @@ from systolic.program._arguments import (
 )
 from systolic.program._budget import CompileBudget
 from systolic.program._constants import large_constants
-from systolic.program._cpu_convolutions import with_fast_convolutions
+from systolic.program._cpu_forms import with_cpu_forms
 from systolic.program._door import Door
 from systolic.program._executable import Executable
 from systolic.program._leaks import check_leaks
@@ -181,7 +181,7 @@ class Program:
         check_leaks(traced, self.name)
         if (notice := large_constants(traced, self.fn)) is not None:
             logger.warning("program %r: %s", self.name, notice)
-        if target.platform == "cpu" and target.num_devices == 1 and (faster := with_fast_convolutions(traced)):
+        if target.platform == "cpu" and target.num_devices == 1 and (faster := with_cpu_forms(traced)):
             faster.__name__ = self.name
             function = jax.jit(faster, donate_argnums=self.donate, in_shardings=in_shardings, **kwargs)
             traced = function.trace(*(self.example if args is None else map(strong_structs, args)))

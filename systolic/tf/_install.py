@@ -14,7 +14,7 @@ from systolic.tf._names import Names, names_in_force
 from systolic.tf._system import switch_on
 
 
-def install(target: str | None = None, *, packages: Sequence[str] = ()) -> None:
+def install(target: str | None = None, *, packages: Sequence[str] = (), loss: str = "mean") -> None:
     """Make scripts of TensorFlow 1 run, unmodified: to be called before they import TensorFlow.
 
     From here on ``import tensorflow as tf`` gives the names of TensorFlow 1.15 to the user's own files, ``tf.contrib`` and
@@ -23,6 +23,8 @@ def install(target: str | None = None, *, packages: Sequence[str] = ()) -> None:
     Args:
         target: where the steps of a TPUEstimator run, as in ``"cpu:8"``; the default is the system's choice.
         packages: installed packages that are of TensorFlow 1, too, and are to see what the user's files see.
+        loss: what TPUEstimator reports as loss: the ``"mean"`` over all replicas, or as it did itself, that of the ``"first"``
+            replica alone.
 
     Raises:
         InputError: the calling file has imported TensorFlow already.
@@ -33,7 +35,7 @@ def install(target: str | None = None, *, packages: Sequence[str] = ()) -> None:
     _refuse_late(sys._getframe(1).f_globals)
     if names_in_force() is None:
         Names(estimator_api, packages).enter()
-    switch_on(target)
+    switch_on(target, loss=loss)
 
 
 def _refuse_late(names: Mapping[str, Any]) -> None:

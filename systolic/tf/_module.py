@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import jax
-import ml_dtypes
 import numpy as np
 from jax.extend import core
 from jax.interpreters import mlir
+
+from systolic.tf._cpu_forms import use_cpu_forms
+from systolic.tf._types import struct
 
 _MODULE_ATTRIBUTES = (  # XLA's, which another compiler's module may not bring along
     "mhlo.input_output_alias",
@@ -21,13 +24,6 @@ _MODULE_ATTRIBUTES = (  # XLA's, which another compiler's module may not bring a
 )
 
 _COLLECTIVES = ("stablehlo.all_reduce", "stablehlo.all_gather", "stablehlo.reduce_scatter")
-
-_DTYPES = {
-    "i1": np.bool_, "i8": np.int8, "i16": np.int16, "i32": np.int32, "i64": np.int64,
-    "ui8": np.uint8, "ui16": np.uint16, "ui32": np.uint32, "ui64": np.uint64,
-    "bf16": ml_dtypes.bfloat16, "f16": np.float16, "f32": np.float32, "f64": np.float64,
-    "complex<f32>": np.complex64, "complex<f64>": np.complex128,
-}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -53,7 +49,7 @@ class Module:
             module = mlir.ir.Module.parse(portable)
             main: Any
             (main,) = (op for op in module.body.operations if str(op.attributes["sym_name"]) == '"main"')
-            arguments, results = (tuple(map(_struct, types)) for types in (main.type.inputs, main.type.results))
+            arguments, results = (tuple(map(struct, types)) for types in (main.type.inputs, main.type.results))
             attributes: Any = module.operation.attributes
             aliases = {}
             if "mhlo.input_output_alias" in attributes:
@@ -70,11 +66,6 @@ class Module:
     def __call__(self, *arguments: Any) -> Sequence[Any]:
         """Its results, for arrays or tracers of the right shapes."""
         return module_p.bind(*arguments, module=self)
-
-
-def _struct(of: Any) -> jax.ShapeDtypeStruct:
-    ranked = mlir.ir.RankedTensorType(of)
-    return jax.ShapeDtypeStruct(tuple(ranked.shape), _DTYPES[str(ranked.element_type)])
 
 
 def _plain(operation: Any) -> None:
@@ -108,14 +99,17 @@ module_p.multiple_results = True
 module_p.def_abstract_eval(lambda *_, module: [jax.core.ShapedArray(r.shape, r.dtype) for r in module.results])
 
 
-def _lower(context: Any, *arguments: Any, module: Module) -> Sequence[Any]:
+def _lower(context: Any, *arguments: Any, module: Module, on_cpu: bool = False) -> Sequence[Any]:
     from jaxlib.mlir.dialects import func
 
     with context.module_context.context:
         inner = mlir.ir.Module.parse(module.text)
+    if on_cpu:
+        use_cpu_forms(inner)
     name = mlir.merge_mlir_modules(context.module_context.module, "tensorflow_main", inner)
     types = [mlir.ir.RankedTensorType.get(r.shape, mlir.dtype_to_ir_type(np.dtype(r.dtype))) for r in module.results]
     return func.CallOp(types, mlir.ir.FlatSymbolRefAttr.get(name), list(arguments)).results
 
 
 mlir.register_lowering(module_p, _lower)
+mlir.register_lowering(module_p, functools.partial(_lower, on_cpu=True), platform="cpu")
