@@ -37,14 +37,14 @@ class Step:
     """A section as a Program that is compiled.
 
     Attributes:
-        variables: names of those that it takes, without the one that counts its random numbers.
+        variables: those that it takes, without the one that counts its random numbers: shape and dtype by name.
         written: names of those that it changes, likewise.
     """
 
     def __init__(self, computation: Computation, section: Section, target: Target) -> None:
         self._function = section_function(computation, section, computation.replicas)
         self._scratch = () if section.random is None else (section.random.variable,)
-        self.variables = [name for name in self._function.variables if name not in self._scratch]
+        self.variables = {k: v for k, v in self._function.variables.items() if k not in self._scratch}
         self.written = [name for name in self._function.written if name not in self._scratch]
         self._run = self._function.program().compile(target).direct
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
+import jax
 import numpy as np
 
 from systolic._errors import InputError
@@ -67,14 +68,18 @@ class Variables:
         self._replicas = 0
         self._newer: set[str] = set()  # than in the session
 
-    def take(self, names: Iterable[str], replicas: int) -> dict[str, Any]:
+    def take(self, wanted: Mapping[str, jax.ShapeDtypeStruct], replicas: int) -> dict[str, Any]:
         """Values for a program that donates them, from the session where no device has them. Give them back after it.
 
         Args:
+            wanted: by name.
             replicas: on how many devices it runs.
+
+        Raises:
+            InputError: the session has one of another shape, as a checkpoint of another model gives it.
         """
         with self._lock:
-            names = list(names)
+            names = list(wanted)
             self._wait_for(names)
             if replicas != self._replicas:  # other devices
                 self._on_device = {name: np.asarray(value) for name, value in self._on_device.items()}
@@ -82,7 +87,9 @@ class Variables:
             absent = [name for name in names if name not in self._on_device]
             if absent:
                 readers = [_reader(self._graph, name) for name in absent]
-                self._on_device.update(zip(absent, self._run(readers), strict=True))
+                values = dict(zip(absent, self._run(readers), strict=True))
+                _check_shapes(values, wanted)
+                self._on_device.update(values)
             self._taken.update(names)
             return {name: self._on_device.pop(name) for name in names}
 
@@ -129,6 +136,17 @@ class Variables:
 
     def _wait_for(self, names: Iterable[str]) -> None:
         self._lock.wait_for(lambda: self._taken.isdisjoint(names))
+
+
+def _check_shapes(values: Mapping[str, np.ndarray], wanted: Mapping[str, jax.ShapeDtypeStruct]) -> None:
+    wrong = [name for name, value in values.items() if np.shape(value) != wanted[name].shape]
+    if wrong:
+        listed = "; ".join(f"{name}: saw {np.shape(values[name])}, wanted {wanted[name].shape}" for name in wrong[:5])
+        more = f"; and {len(wrong) - 5} more" if len(wrong) > 5 else ""
+        raise InputError(
+            f"variables of other shapes than the model's, as from a checkpoint of another model: {listed}{more}; use another "
+            "model_dir, or the model that the checkpoint is of"
+        )
 
 
 def _reader(graph: Any, name: str) -> Any:

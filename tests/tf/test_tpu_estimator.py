@@ -413,3 +413,13 @@ def test_a_batch_that_the_cores_do_not_divide_is_refused(tmp_path, cores):
     cores(8)
     with pytest.raises(ValueError, match="train batch size 12 must be divisible by number of replicas 8"):
         estimator(tmp_path, batch=12).train(batches(), max_steps=1)
+
+
+def test_a_checkpoint_of_another_model_is_told_by_variable(tmp_path, cores):
+    def wider(x, mode):
+        return dense(dense(x, 5, "hidden"), 1, "out")[:, 0]
+
+    cores(1)
+    estimator(tmp_path).train(batches(), max_steps=1)
+    with pytest.raises(InputError, match=r"checkpoint of another model.*hidden/bias: saw \(3,\), wanted \(5,\)"):
+        estimator(tmp_path, make_model(wider)).train(batches(), max_steps=2)
