@@ -9,8 +9,6 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from systolic.tf._tensorflow import tensorflow
 
 _AHEAD = 4  # batches that wait in an infeed
@@ -19,12 +17,13 @@ _UNBOUNDED = -1
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Channel:
-    """One queue, with the operations of the side that runs outside of the graph."""
+    """One queue, with the operations of the side that runs outside of the graph; ``size`` is that of the queue now."""
 
     queue: Any
     placeholders: tuple[Any, ...]
     put: Any
     taken: tuple[Any, ...]
+    size: Any
     close: Any
 
     @classmethod
@@ -44,6 +43,7 @@ class Channel:
                 placeholders,
                 queue.enqueue(placeholders),
                 (taken,) if len(shapes) == 1 else tuple(taken),
+                queue.size(),
                 queue.close(cancel_pending_enqueues=True),
             )
 
@@ -51,7 +51,3 @@ class Channel:
         """Tensors of a new operation that takes one tuple."""
         taken = self.queue.dequeue()
         return list(taken) if isinstance(taken, (list, tuple)) else [taken]
-
-    def feed(self, values: Sequence[np.ndarray]) -> dict[Any, np.ndarray]:
-        """What to feed when ``put`` runs."""
-        return dict(zip(self.placeholders, values, strict=True))

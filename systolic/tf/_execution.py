@@ -21,11 +21,17 @@ from systolic.tf._variables import Variables
 
 
 class Execution:
-    """Of the computations of one session, on one target."""
+    """Of the computations of one session, on one target.
 
-    def __init__(self, graph: Any, run: Callable[..., Any], variables: Variables, target: Target) -> None:
+    Args:
+        graph: the session's.
+        callable: the session's ``make_callable``: fetches and placeholders to a function of the latter.
+    """
+
+    def __init__(self, graph: Any, callable: Callable[..., Any], variables: Variables, target: Target) -> None:
         self._graph = graph
-        self._run = run
+        self._make_callable = callable
+        self._callables: dict[Any, Callable[..., Any]] = {}
         self._variables = variables
         self._target = target
         self._steps: dict[Section, Step] = {}
@@ -46,13 +52,22 @@ class Execution:
     def _arguments(self, computation: Computation) -> dict[str, np.ndarray]:
         if computation.given is None:
             return {}
-        values = iter(self._taken([computation.given])[0])
+        values = iter(self.run(computation.given.taken))
         return {
             placeholder.op.name: np.stack([next(values) for _ in each]) for placeholder, each in computation.arguments
         }
 
-    def _taken(self, channels: Sequence[Channel]) -> list[tuple[np.ndarray, ...]]:
-        return self._run([channel.taken for channel in channels])
+    def run(self, fetches: Sequence[Any], feeds: Sequence[Any] = (), values: Sequence[Any] = ()) -> Any:
+        """The host's part: runs in the session, with the placeholders ``feeds`` at ``values``."""
+        key = tuple(map(id, fetches))
+        if key not in self._callables:
+            self._callables[key] = self._make_callable(list(fetches), feed_list=list(feeds))
+        return self._callables[key](*values)
+
+    def put(self, channels: Sequence[Channel], values: Sequence[Sequence[Any]]) -> None:
+        """One tuple into each channel."""
+        feeds = [placeholder for channel in channels for placeholder in channel.placeholders]
+        self.run([channel.put for channel in channels], feeds, [x for each in values for x in each])
 
     def _loop(self, computation: Computation, loop: Loop, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         replicas = computation.replicas
@@ -73,10 +88,14 @@ class Execution:
         count = len(loop.fetches)
         waiting: Sequence[Any] | None = None  # of a step that may not be done yet: what goes to the outfeed
         held = self._variables.take(step.variables, computation.replicas)
-        done = 0
+        done, plenty = 0, False
         try:
             while passes is None or done < passes:
-                given = feeds | dict(zip(names, carry, strict=True)) | self._infed(computation, loop)
+                if waiting is not None and not plenty:  # who feeds may want to see it first
+                    self._put_out(computation, loop, waiting)
+                    waiting = None
+                infed, plenty = self._infed(computation, loop)
+                given = feeds | dict(zip(names, carry, strict=True)) | infed
                 outputs, held = step.run(held, given | self._drawn(computation, loop, number + done))
                 done += 1
                 carry = list(outputs[:count])
@@ -91,16 +110,21 @@ class Execution:
             self._variables.give(held, step.written if done else ())
         return _named(loop.results, [np.asarray(x) for x in carry])
 
-    def _infed(self, computation: Computation, section: Section) -> dict[str, np.ndarray]:
+    def _infed(self, computation: Computation, section: Section) -> tuple[dict[str, np.ndarray], bool]:
+        """What the step takes from its infeed, and whether more is there already."""
         if not section.infeed:
-            return {}
+            return {}, True
         if unfed := set(computation.ordinals) - self.record.fed:
             raise InputError(
                 f"infeed: nothing in the graph feeds that of core {min(unfed)}; wanted an infeed_enqueue for each of the cores "
                 f"{', '.join(map(str, computation.ordinals))}"
             )
-        taken = self._taken([self.record.channels["infeed", i] for i in computation.ordinals])
-        return _named(section.infeed, [np.stack(each) for each in zip(*taken, strict=True)])
+        channels = [self.record.channels["infeed", i] for i in computation.ordinals]
+        fetched = self.run([x for channel in channels for x in (*channel.taken, channel.size)])
+        width = len(section.infeed) + 1
+        columns = [fetched[i::width] for i in range(width)]
+        plenty = min(columns.pop()) > 1  # one may be the one that was taken
+        return _named(section.infeed, [np.stack(column) for column in columns]), plenty
 
     def _put_out(self, computation: Computation, section: Section, values: Sequence[Any]) -> None:
         if not section.outfeed:
@@ -110,10 +134,7 @@ class Execution:
             return
         arrays = [np.asarray(value) for value in values[:count]]
         channels = [self.record.channels["outfeed", i] for i in computation.ordinals]
-        feed: dict[Any, Any] = {}
-        for i, channel in enumerate(channels):
-            feed |= channel.feed([array[i] for array in arrays])
-        self._run([channel.put for channel in channels], feed)
+        self.put(channels, [[array[i] for array in arrays] for i in range(len(channels))])
 
     def _rest(self, computation: Computation, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
         section = computation.rest
@@ -126,7 +147,7 @@ class Execution:
         held = self._variables.take(step.variables, computation.replicas)
         done = False
         try:
-            given = feeds | self._infed(computation, section)
+            given = feeds | self._infed(computation, section)[0]
             outputs, held = step.run(held, given | self._drawn(computation, section, number))
             done = True
         finally:
@@ -228,7 +249,7 @@ class Run:
             with wide():
                 results = execution.results(computation)
             execution._variables.to_session(self._reads)
-            execution._run(computation.results.put, computation.results.feed([x for result in results for x in result]))
+            execution.put([computation.results], [[x for result in results for x in result]])
         except BaseException as error:
             self.error = error
             self._close([computation.results])
@@ -242,7 +263,7 @@ class Run:
     def _close(self, channels: Sequence[Channel]) -> None:
         errors: Any = tensorflow().errors
         with contextlib.suppress(errors.OpError, RuntimeError):  # the session is closed, and with it every wait
-            self._execution._run([channel.close for channel in channels])
+            self._execution.run([channel.close for channel in channels])
 
     def join(self) -> None:
         """Wait for its end."""

@@ -17,7 +17,7 @@ from systolic.tf._variables import Use, Variables
 
 
 def replace_session(target: Callable[[], Target]) -> None:
-    """Replace ``run`` and the constructor, once and for this process.
+    """Replace ``run``, ``close`` and the constructor, once and for this process.
 
     Args:
         target: says where computations run; asked when the first one does.
@@ -37,6 +37,13 @@ def replace_session(target: Callable[[], Target]) -> None:
         make(self, "", graph, _local(config))
 
     kind.__init__ = functools.wraps(make)(construct)
+    close = kind.close
+
+    def leave(self: Any) -> None:
+        _DEVICES.pop(self, None)
+        close(self)
+
+    kind.close = functools.wraps(close)(leave)
 
 
 def _local(config: Any) -> Any:
@@ -59,7 +66,7 @@ class _Devices:
         weak = weakref.proxy(session)
         self.run = functools.partial(run, weak)
         self.variables = Variables(session.graph, self.run)
-        self.execution = Execution(session.graph, self.run, self.variables, target)
+        self.execution = Execution(session.graph, session.make_callable, self.variables, target)
 
 
 _DEVICES: weakref.WeakKeyDictionary[Any, _Devices] = weakref.WeakKeyDictionary()

@@ -63,7 +63,7 @@ class Variables:
         self._graph = graph
         self._run = run
         self._lock = threading.Condition(threading.RLock())
-        self._taken: set[str] = set()  # by a program that runs: who wants them waits for it
+        self._taken: set[str] = set()  # by a program that runs; another that wants them waits for it
         self._on_device: dict[str, Any] = {}
         self._replicas = 0
         self._newer: set[str] = set()  # than in the session
@@ -110,9 +110,13 @@ class Variables:
             return self._run(_reader(self._graph, name))
 
     def to_session(self, names: Collection[str]) -> None:
-        """Bring the session up to date before ``names`` are read there."""
+        """Bring the session up to date before ``names`` are read there.
+
+        Those that a program has at the moment stay as old as they are: who reads them from another thread, such as an input
+        function that looks at the global step, may be the one that the program waits for.
+        """
         with self._lock:
-            self._wait_for(names)
+            names = set(names) - self._taken
             stale = self._newer.intersection(names)
             while stale:  # variables that start from one tensor are fed through it one after another
                 feed: dict[Any, Any] = {}
@@ -127,10 +131,9 @@ class Variables:
             self._newer.difference_update(names)
 
     def forget(self, names: Collection[str]) -> None:
-        """The session has written ``names``: a device takes them from there again."""
+        """The session has written ``names``: a device takes them from there again, but for those that it has at the moment."""
         with self._lock:
-            self._wait_for(names)
-            for name in names:
+            for name in set(names) - self._taken:
                 self._newer.discard(name)
                 self._on_device.pop(name, None)
 

@@ -237,3 +237,30 @@ def test_plain_graphs_run_as_ever(graph, cores):
     with tf1.Session() as session:
         session.run(tf1.global_variables_initializer())
         np.testing.assert_array_equal(session.run(v.assign_add([1.0, 2.0])), [2, 3])
+
+
+def test_who_feeds_may_wait_for_what_the_step_before_gave(graph, cores):
+    from tensorflow.python.tpu import training_loop
+    from tensorflow.python.tpu.ops import tpu_ops
+
+    cores(1)
+
+    def body(total):
+        total += tpu_ops.infeed_dequeue(tf.float32, [])
+        return total, tpu_ops.outfeed_enqueue(total)
+
+    result = tf1.tpu.rewrite(lambda: training_loop.repeat(5, body, [0.0]))
+    fed = tf1.placeholder(tf.float32, [])
+    put = tpu_ops.infeed_enqueue(fed, [], device_ordinal=0)
+    out = tpu_ops.outfeed_dequeue(tf.float32, [], device_ordinal=0)
+    with tf1.Session() as session:
+        ended = []
+        thread = threading.Thread(target=lambda: ended.append(session.run(result)), daemon=True)
+        thread.start()
+        seen = 1.0
+        for _ in range(5):  # each sees the total before it feeds as much again
+            session.run(put, {fed: seen})
+            seen = session.run(out)
+        thread.join(60)
+        assert ended == [[16.0]]
+        assert seen == 16.0
