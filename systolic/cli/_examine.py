@@ -78,6 +78,29 @@ def packages() -> Iterator[Finding]:
                 "problem",
                 "pip install --force-reinstall 'jax[tpu]' picks the pair that belongs together",
             )
+    yield from _front_end()
+
+
+def _front_end() -> Iterator[Finding]:
+    """The set of packages that scripts of TensorFlow 1 run on: it is a front end to their innards, tested with these alone."""
+    from packaging.requirements import Requirement
+
+    name, advice = "TensorFlow scripts", "pip install 'systolic[tensorflow]'"
+    if _version("tensorflow") is None:
+        yield Finding(name, "not installed (optional)", "ok", advice)
+        return
+    texts = importlib.metadata.requires("systolic") or ()
+    wanted = [r for r in map(Requirement, texts) if r.marker is not None and r.marker.evaluate({"extra": "tensorflow"})]
+    wanted = [r for r in wanted if not (r.marker and r.marker.evaluate({"extra": ""}))]
+    wrong = [
+        f"{r.name}{r.specifier} is wanted, installed is {_version(r.name) or 'none'}"
+        for r in wanted
+        if not _satisfies(_version(r.name) or "0", str(r.specifier))
+    ]
+    if wrong:
+        yield Finding(name, "not the tested set: " + "; ".join(wrong), "problem", advice)
+    else:
+        yield Finding(name, "the tested set: " + ", ".join(f"{r.name} {_version(r.name)}" for r in wanted))
 
 
 def conflicts() -> Iterator[Finding]:

@@ -40,6 +40,41 @@ def test_a_libtpu_that_jax_does_not_want_is_a_problem(monkeypatch):
     assert levels(examine.packages())["jax and libtpu"] == "problem"
 
 
+@pytest.mark.parametrize(
+    ("installed", "level", "text"),
+    [
+        ({}, "ok", "not installed"),
+        ({"tensorflow": "2.21.1", "tensorflow-estimator": "2.15.0"}, "ok", "the tested set: tensorflow 2.21.1, "),
+        (
+            {"tensorflow": "2.20.0"},
+            "problem",
+            "tensorflow<2.22,>=2.21 is wanted, installed is 2.20.0; tensorflow-estimator==2.15.0 is wanted, installed is none",
+        ),
+    ],
+    ids=["none", "tested", "another"],
+)
+def test_the_set_for_tensorflow_s_scripts_is_told(monkeypatch, installed, level, text):
+    wanted = [
+        "jax>=0.10",
+        'tensorflow<2.22,>=2.21; extra == "tensorflow"',
+        'tensorflow-estimator==2.15.0; extra == "tensorflow"',
+    ]
+    real, requires = importlib.metadata.version, importlib.metadata.requires
+
+    def version(name):
+        if not name.startswith("tensorflow"):
+            return real(name)
+        if name not in installed:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return installed[name]
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    monkeypatch.setattr(importlib.metadata, "requires", lambda name: wanted if name == "systolic" else requires(name))
+    (finding,) = [f for f in examine.packages() if f.name == "TensorFlow scripts"]
+    assert finding.level == level
+    assert text in finding.text
+
+
 def test_a_requirement_that_is_not_met_names_both_sides(monkeypatch):
     bad = types.SimpleNamespace(
         metadata={"Name": "oldflow"}, version="2.0", requires=["numpy<1.20", "jax; extra == 'x'"]
