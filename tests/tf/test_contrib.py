@@ -7,10 +7,6 @@ import runpy
 
 import numpy as np
 import pytest
-
-if importlib.util.find_spec("tensorflow") is None:
-    pytest.skip("needs TensorFlow: pip install 'systolic[tensorflow]'", allow_module_level=True)
-
 from estimator_case import estimator
 
 from systolic.tf._names import names

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 
 import numpy as np
 import pytest
-
-if importlib.util.find_spec("tensorflow") is None:
-    pytest.skip("needs TensorFlow: pip install 'systolic[tensorflow]'", allow_module_level=True)
 
 from systolic import InputError
 from systolic.target import libtpu_version

@@ -10,10 +10,6 @@ import inspect
 
 import numpy as np
 import pytest
-
-if importlib.util.find_spec("tensorflow") is None:
-    pytest.skip("needs TensorFlow: pip install 'systolic[tensorflow]'", allow_module_level=True)
-
 from estimator_case import run
 
 from systolic import InputError

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import json
 
 import pytest
-
-if importlib.util.find_spec("tensorflow") is None:
-    pytest.skip("needs TensorFlow: pip install 'systolic[tensorflow]'", allow_module_level=True)
-
 from estimator_case import estimator
 
 from systolic import InputError
