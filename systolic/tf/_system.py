@@ -77,6 +77,10 @@ def _improve(estimator: Any) -> None:
     estimator._sync_variables_ops = lambda ctx: [tensorflow().compat.v1.no_op()]
     config = importlib.import_module("tensorflow_estimator.python.estimator.tpu.tpu_config").RunConfig
     config.__init__ = _asking(config.__init__)
+    context = importlib.import_module("tensorflow_estimator.python.estimator.tpu.tpu_context")
+    context._get_tpu_context = _without_embeddings(context._get_tpu_context)
+    summaries = importlib.import_module("tensorflow.python.ops.summary_ops_v2")
+    summaries.flush = _of_handles(summaries.flush, summaries.legacy_raw_flush)
     wrapper = estimator._ModelFnWrapper
     for name in ("convert_to_single_tpu_train_step", "convert_to_single_tpu_eval_step"):
         setattr(wrapper, name, _with_mean_loss(getattr(wrapper, name)))
@@ -104,6 +108,23 @@ def _asking(make: Callable[..., None]) -> Callable[..., None]:
             self._tpu_config = config._replace(num_shards=None)
 
     return made
+
+
+def _without_embeddings(get: Callable[..., Any]) -> Callable[..., Any]:
+    """The last argument is newer than some copies of TPUEstimator that scripts bring along."""
+    return functools.wraps(get)(
+        lambda *args, embedding_config_spec=None: get(*args[:6], *(args[6:] or [embedding_config_spec]))
+    )
+
+
+def _of_handles(flush: Callable[..., Any], raw: Callable[..., Any]) -> Callable[..., Any]:
+    """Such copies flush a summary writer by its handle, too."""
+
+    @functools.wraps(flush)
+    def flushed(writer: Any = None, name: Any = None) -> Any:
+        return (raw if isinstance(writer, tensorflow().Tensor) else flush)(writer, name)
+
+    return flushed
 
 
 def _enqueue_some(create: Callable[..., Any]) -> Callable[..., Any]:

@@ -423,3 +423,21 @@ def test_a_checkpoint_of_another_model_is_told_by_variable(tmp_path, cores):
     estimator(tmp_path).train(batches(), max_steps=1)
     with pytest.raises(InputError, match=r"checkpoint of another model.*hidden/bias: saw \(3,\), wanted \(5,\)"):
         estimator(tmp_path, make_model(wider)).train(batches(), max_steps=2)
+
+
+def test_older_copies_of_its_code_find_what_they_call(tmp_path, cores):
+    """Scripts bring such copies along, from before embedding configurations and with handles of summary writers."""
+    from tensorflow.python.ops import summary_ops_v2
+    from tensorflow_estimator.python.estimator.tpu import tpu_context
+
+    cores(2)
+    config = est.tpu.RunConfig(model_dir=str(tmp_path))
+    context = tpu_context._get_tpu_context(config, 8, 8, 8, True, True)
+    with context.with_mode(Modes.TRAIN) as chosen:
+        assert (chosen.num_replicas, chosen.embedding_config) == (2, None)
+    with summary_ops_v2.create_file_writer(str(tmp_path)).as_default():
+        (opened,) = summary_ops_v2.summary_writer_initializer_op()
+    with tf1.Session() as session:
+        session.run(opened)
+        session.run(summary_ops_v2.flush(writer=opened.inputs[0]))
+    assert [file.name for file in tmp_path.iterdir() if "tfevents" in file.name]
