@@ -77,9 +77,9 @@ def _improve(estimator: Any) -> None:
     estimator._sync_variables_ops = lambda ctx: [tensorflow().compat.v1.no_op()]
     config = importlib.import_module("tensorflow_estimator.python.estimator.tpu.tpu_config").RunConfig
     config.__init__ = _asking(config.__init__)
-    context = importlib.import_module("tensorflow_estimator.python.estimator.tpu.tpu_context")
+    context: Any = importlib.import_module("tensorflow_estimator.python.estimator.tpu.tpu_context")
     context._get_tpu_context = _without_embeddings(context._get_tpu_context)
-    summaries = importlib.import_module("tensorflow.python.ops.summary_ops_v2")
+    summaries: Any = importlib.import_module("tensorflow.python.ops.summary_ops_v2")
     summaries.flush = _of_handles(summaries.flush, summaries.legacy_raw_flush)
     wrapper = estimator._ModelFnWrapper
     for name in ("convert_to_single_tpu_train_step", "convert_to_single_tpu_eval_step"):
