@@ -46,6 +46,12 @@ def run(options: argparse.Namespace) -> int:
             return int(ended.code or 0)
         complain(str(ended.code))  # as Python does
         return 1
+    except Exception as error:
+        from systolic.tf import graph_error
+
+        if told := graph_error(error):
+            raise told from error
+        raise
     return 0
 
 
