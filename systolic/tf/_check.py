@@ -118,7 +118,7 @@ class _Collected:
         name = self.mode
         while name in self.functions and self.calls[self.mode] <= 1:  # several in one graph
             name += "'"
-        self.functions.setdefault(name, function)
+        self.functions.setdefault(name, dataclasses.replace(function, module=function.module.without_host_calls()))
 
 
 @contextlib.contextmanager

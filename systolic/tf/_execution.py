@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from systolic._errors import InputError
@@ -15,6 +16,7 @@ from systolic.tf._building import plain
 from systolic.tf._channels import Channel
 from systolic.tf._computation import Computation, Loop, Section, record
 from systolic.tf._graph import wide
+from systolic.tf._host import raised
 from systolic.tf._step import Step
 from systolic.tf._tensorflow import tensorflow
 from systolic.tf._variables import Variables
@@ -252,6 +254,9 @@ class Run:
             execution.put([computation.results], [[x for result in results for x in result]])
         except BaseException as error:
             self.error = error
+            if isinstance(error, jax.errors.JaxRuntimeError) and raised:  # of a function on the host: its own error
+                self.error = raised[0]
+                raised.clear()
             self._close([computation.results])
 
     def stop(self) -> None:

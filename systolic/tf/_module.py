@@ -13,6 +13,7 @@ import numpy as np
 from jax.extend import core
 from jax.interpreters import mlir
 
+from systolic.tf._callback import call_back, leave_out
 from systolic.tf._cpu_forms import use_cpu_forms
 from systolic.tf._types import struct
 
@@ -67,6 +68,12 @@ class Module:
         """Its results, for arrays or tracers of the right shapes."""
         return module_p.bind(*arguments, module=self)
 
+    def without_host_calls(self) -> Module:
+        """With zeros for what the host would compute: of the same shapes, for a compiler alone."""
+        with mlir.make_ir_context():
+            module = mlir.ir.Module.parse(self.text)
+            return dataclasses.replace(self, text=mlir.module_to_bytecode(module)) if leave_out(module) else self
+
 
 def _plain(operation: Any) -> None:
     """Replace what TensorFlow's compiler leaves in and others refuse: a copy for the sake of layout is its operand."""
@@ -106,6 +113,7 @@ def _lower(context: Any, *arguments: Any, module: Module, on_cpu: bool = False) 
         inner = mlir.ir.Module.parse(module.text)
     if on_cpu:
         use_cpu_forms(inner)
+    call_back(context, inner)
     name = mlir.merge_mlir_modules(context.module_context.module, "tensorflow_main", inner)
     types = [mlir.ir.RankedTensorType.get(r.shape, mlir.dtype_to_ir_type(np.dtype(r.dtype))) for r in module.results]
     return func.CallOp(types, mlir.ir.FlatSymbolRefAttr.get(name), list(arguments)).results
