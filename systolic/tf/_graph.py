@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -15,6 +14,7 @@ from jax.sharding import PartitionSpec
 
 from systolic._errors import InputError
 from systolic.program import Program
+from systolic.tf._functions import keep_functions_in_use, rename_functions
 from systolic.tf._host import make_host_calls
 from systolic.tf._module import Module
 from systolic.tf._order import reads_first
@@ -22,7 +22,6 @@ from systolic.tf._tensorflow import tensorflow
 
 _PLACEMENT = ("_class", "_tpu_replicate", "_xla_compile_id", "_XlaCompile", "_XlaSharding", "_XlaShardingV2")
 _GIVEN = ("Placeholder", "PlaceholderV2", "VarHandleOp")
-_copies = itertools.count()
 _SHARED, _SPLIT = PartitionSpec(), PartitionSpec("data")
 
 
@@ -138,7 +137,8 @@ def graph_function(
     nodes = [node for node in definition.node if node.op not in _GIVEN]
     del definition.node[:]
     definition.node.extend(nodes)
-    _rename_functions(definition)
+    keep_functions_in_use(definition)
+    rename_functions(definition)
     make_host_calls(definition.node)
     for function in definition.library.function:
         make_host_calls(function.node_def, function.ret)
@@ -165,23 +165,6 @@ def graph_function(
         written=tuple(ordered[i].op.name for i in written),
         replicas=replicas,
     )
-
-
-def _rename_functions(definition: Any) -> None:
-    """Functions that are changed here need names of their own: TensorFlow keeps the first that it sees of a name."""
-    number = next(_copies)
-    names = {f.signature.name: f"{f.signature.name}_copy{number}" for f in definition.library.function}
-    for function in definition.library.function:
-        function.signature.name = names[function.signature.name]
-    for gradient in definition.library.gradient:
-        gradient.function_name = names.get(gradient.function_name, gradient.function_name)
-        gradient.gradient_func = names.get(gradient.gradient_func, gradient.gradient_func)
-    for nodes in (definition.node, *(function.node_def for function in definition.library.function)):
-        for node in nodes:
-            node.op = names.get(node.op, node.op)
-            for value in node.attr.values():
-                for called in (*([value.func] if value.HasField("func") else ()), *value.list.func):
-                    called.name = names.get(called.name, called.name)
 
 
 def _sum_by_xla(node: Any, replicas: int) -> None:

@@ -105,3 +105,15 @@ def test_a_compiler_alone_gets_the_step_without_them(cores):
 
         alone = dataclasses.replace(step, module=step.module.without_host_calls())
         assert alone.program().compile("v5e-1").memory.argument == 256 * 256 * 4
+
+
+def test_calls_of_python_in_the_input_are_no_part_of_the_step(cores):
+    """The library of a graph has the functions of its input, too."""
+    data = tf1.data.Dataset.range(3).map(lambda i: tf1.py_func(lambda a: a + 1, [i], tf.int64))
+    iterator = tf1.data.make_initializable_iterator(data)
+    number = tf.ensure_shape(iterator.get_next(), [])
+    cores(1)
+    out = tf1.tpu.rewrite(lambda x: tf1.while_loop(lambda i: i < 10, lambda i: i + 4, [x]), [number])
+    with tf1.Session() as session:
+        session.run(iterator.initializer)
+        assert [session.run(out) for _ in range(3)] == [[13], [10], [11]]
