@@ -8,6 +8,11 @@ from typing import Any
 _copies = itertools.count()
 
 
+def every_node(definition: Any) -> list[Any]:
+    """Of the graph and of its functions."""
+    return [*definition.node, *(node for function in definition.library.function for node in function.node_def)]
+
+
 def keep_functions_in_use(definition: Any) -> None:
     """Without those of the host's part, such as an input function's."""
     known = {function.signature.name: function for function in definition.library.function}

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec
 
 from systolic._errors import InputError
 from systolic.program import Program
-from systolic.tf._functions import keep_functions_in_use, rename_functions
+from systolic.tf._functions import every_node, keep_functions_in_use, rename_functions
 from systolic.tf._host import make_host_calls
 from systolic.tf._module import Module
 from systolic.tf._order import reads_first
@@ -142,7 +142,7 @@ def graph_function(
     make_host_calls(definition.node)
     for function in definition.library.function:
         make_host_calls(function.node_def, function.ret)
-    for node in [*definition.node, *(n for f in definition.library.function for n in f.node_def)]:
+    for node in every_node(definition):
         node.device = ""
         for attribute in _PLACEMENT:
             node.attr.pop(attribute, None)
@@ -247,7 +247,10 @@ def _compile(
         try:
             for each in definition.library.function:
                 context.context().add_function_def(each)
-            portable = function.experimental_get_compiler_ir(*inputs)(stage="stablehlo_serialized")
+            compiled = function.experimental_get_compiler_ir(*inputs)
+            # Bytes: as text, a constant of booleans is not read alike by every MLIR. Custom calls are, as text alone.
+            calls_host = any(n.op == "XlaCustomCallV2" for n in every_node(definition))
+            portable = compiled(stage="stablehlo" if calls_host else "stablehlo_serialized")
         except (tf.errors.OpError, ValueError) as error:
             raise InputError(f"graph_function: {_reason(str(error))}") from error
         finally:

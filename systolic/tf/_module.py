@@ -44,8 +44,8 @@ class Module:
     aliases: dict[int, int]
 
     @classmethod
-    def parse(cls, portable: bytes) -> Module:
-        """Of a serialised portable artifact."""
+    def parse(cls, portable: bytes | str) -> Module:
+        """Of StableHLO, as bytecode or text."""
         with mlir.make_ir_context():
             module = mlir.ir.Module.parse(portable)
             main: Any
